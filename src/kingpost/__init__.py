@@ -1,0 +1,3 @@
+"""FP8 matrix products, and what holds each one down."""
+
+__version__ = "0.1.0"
