@@ -1,1 +1,203 @@
-"""Command line."""
+"""The command line: what a person types, and what is printed for it. The work is done in the rooms below."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+# What the library raises on purpose; anything else is a bug of ours and keeps its traceback.
+ERRORS = (ValueError, TypeError, RuntimeError, OSError, ImportError)
+
+app = typer.Typer(
+    name="kingpost",
+    help="FP8 matrix products, and what holds each one down.",
+    epilog="An error is one line and exit status 2; with KINGPOST_TRACEBACK=1, all of its traceback.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+cache_app = typer.Typer(help="The assembled binaries on disk.", no_args_is_help=True)
+app.add_typer(cache_app, name="cache")
+out = Console(highlight=False)
+
+
+class Schedule(str, Enum):
+    """When the emulator lets asynchronous work happen."""
+
+    late = "late"
+    early = "early"
+    random = "random"
+
+
+class OutDtype(str, Enum):
+    """What a product's result may be."""
+
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+
+
+M = Annotated[int, typer.Argument(metavar="M", min=0, show_default=False, help="Rows of A and of the result.")]
+N = Annotated[int, typer.Argument(metavar="N", min=0, show_default=False, help="Columns of B and of the result, a multiple of 8.")]
+K = Annotated[int, typer.Argument(metavar="K", min=0, show_default=False, help="Columns of A, rows of B, a multiple of 16.")]
+Out = Annotated[OutDtype, typer.Option("--out", help="The result's type.")]
+Target = Annotated[str, typer.Option("--for", help="The chip.")]
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except ERRORS as error:
+        if os.environ.get("KINGPOST_TRACEBACK"):
+            raise
+        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
+        sys.exit(2)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A spinner on standard error, so that standard output holds the answer alone."""
+    with Console(stderr=True).status(what):
+        yield
+
+
+@app.command()
+def demo(
+    sentences: Annotated[list[str] | None, typer.Argument(help="Instead of the built-in few.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A folder with config.json, weights and tokenizer.")] = None,
+    device: Annotated[str, typer.Option(help="Where the encoder's products run.")] = "cpu",
+) -> None:
+    """Embed sentences with a real transformer whose linear layers are FP8 products."""
+    from kingpost.demo import show
+
+    if not show.run(sentences or (), model, device, out):
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="For a program; the keys stay.")] = False) -> None:
+    """Tell what kingpost finds on this machine."""
+    from kingpost.doctor import examine
+
+    facts = examine()
+    if as_json:
+        typer.echo(json.dumps(asdict(facts), indent=2))
+        return
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_row("kingpost", facts.kingpost)
+    table.add_row("Python", f"{facts.python} on {facts.platform}")
+    for name, version in facts.packages.items():
+        table.add_row(name, version or "[dim]not installed[/]")
+    table.add_row("NVIDIA driver", f"serves CUDA {facts.driver}" if facts.driver else "[dim]none[/]")
+    table.add_row("ptxas", f"{facts.ptxas.version}, {facts.ptxas.origin}'s" if facts.ptxas else "[yellow]none[/]")
+    writable = "writable" if facts.cache.writable else "[yellow]not writable[/]"
+    table.add_row("cache", f"{facts.cache.path}, {writable}, {facts.cache.binaries} binaries")
+    for device in facts.devices:
+        table.add_row(device.name, device.description)
+    out.print(table)
+
+
+@app.command()
+def run(
+    m: M,
+    n: N,
+    k: K,
+    on: Annotated[str, typer.Option(help="The device.")] = "cpu",
+    out_dtype: Out = OutDtype.bfloat16,
+    seed: Annotated[int, typer.Option(help="Draws the operands.")] = 0,
+) -> None:
+    """Multiply random operands; say how long it took and how far the float64 truth is."""
+    from kingpost.trial import Trial
+
+    with waiting(f"{m} x {n} x {k} on {on}"):
+        result = Trial(m, n, k, out_dtype.value, seed).run(on)
+    out.print(f"[{m}, {k}] @ [{k}, {n}] on {on}, {out_dtype.value} out", markup=False)
+    out.print(f"  first call   {result.first_seconds:.4f} s, wall time of kp.mm on arrays of the host")
+    out.print(f"  second call  {result.seconds:.4f} s")
+    out.print(f"  error        {result.error:.3f} of what is allowed{'' if result.error <= 1 else ': [red]wrong[/]'}")
+    if result.error > 1:
+        raise typer.Exit(1)
+
+
+@app.command()
+def asm(m: M, n: N, k: K, target: Target = "sm_90a", out_dtype: Out = OutDtype.bfloat16) -> None:
+    """Print the assembly text that is chosen for a product, under what its assembler said of it."""
+    from kingpost.trial import Trial
+
+    with waiting(f"assembling for {target}"):
+        made = Trial(m, n, k, out_dtype.value, target=target).assemble()
+    by, lines = made.binary, len(made.text.splitlines())
+    # Comments, so that all of the output is still a file that assembles.
+    typer.echo(f"// {lines} lines, assembled for {target} by {by.tool} in {by.seconds:.2f} s")
+    typer.echo(f"// registers {by.registers}, spilled bytes {by.spill_bytes}, shared bytes {made.shared_bytes}")
+    typer.echo(made.text)
+
+
+@app.command()
+def check(
+    m: M,
+    n: N,
+    k: K,
+    schedule: Annotated[Schedule | None, typer.Option(help="One of them instead of all.")] = None,
+    seed: Annotated[int, typer.Option(help="Draws the operands, and the random schedule.")] = 0,
+    target: Target = "sm_90a",
+    out_dtype: Out = OutDtype.bfloat16,
+) -> None:
+    """Emulate a product under each schedule; compare with the chip's arithmetic and the float64 truth."""
+    from kingpost.trial import Trial
+
+    trial, passed = Trial(m, n, k, out_dtype.value, seed, target), True
+    for order in [schedule] if schedule else list(Schedule):
+        with waiting(f"{m} x {n} x {k} on {target}, {order.value}"):
+            result = trial.emulate(order.value)
+        passed &= result.passed
+        out.print(f"{order.value:<7} {'[green]passed[/]' if result.passed else '[red]failed[/]'}", end="  ")
+        if result.finding:
+            out.print(result.finding, markup=False)
+            continue
+        out.print(
+            f"{result.differing} of {m * n} values differ from the model; error {result.error:.3f} of what is allowed; "
+            f"{result.instructions:,} instructions in {result.blocks} blocks, {result.seconds:.2f} s"
+        )
+    if not passed:
+        raise typer.Exit(1)
+
+
+@cache_app.command()
+def path() -> None:
+    """Print the folder."""
+    from kingpost.assemble import cache
+
+    typer.echo(cache.path())
+
+
+@cache_app.command("list")
+def list_entries() -> None:
+    """List the binaries, oldest first."""
+    from kingpost.assemble import cache
+
+    table = Table("made", "target", "by", "registers", "bytes", "text", box=box.SIMPLE_HEAD)
+    entries = cache.entries()
+    for entry in entries:
+        made = datetime.fromtimestamp(entry.made).isoformat(" ", "minutes")
+        table.add_row(made, entry.target, entry.tool, str(entry.registers), f"{entry.size:,}", entry.key[:12])
+    out.print(table if entries else f"no binaries in {cache.path()}")
+
+
+@cache_app.command()
+def clear() -> None:
+    """Remove every binary."""
+    from kingpost.assemble import cache
+
+    typer.echo(f"removed {cache.clear()} binaries from {cache.path()}")

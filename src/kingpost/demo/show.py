@@ -113,7 +113,7 @@ def compare_devices(model: Model, tokens: Tokens, fp8: Fp8Product, console: Cons
         return y
 
     emulated = product(EMULATED)
-    if GPU not in kp.devices():
+    if GPU not in (device.name for device in kp.devices()):
         console.print(f"  {GPU:<16} not on this machine, so there are no bits to compare")
         return True
     measured = product(GPU)
