@@ -1,0 +1,161 @@
+"""Memory with provenance: for every byte, its state, who wrote it, when and through which proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import numpy as np
+
+from kingpost.arrays import View
+
+if TYPE_CHECKING:
+    from kingpost.emulate.block import Block
+    from kingpost.emulate.warp import Warp
+
+UNWRITTEN, WRITTEN, IN_FLIGHT, OBJECT = 0, 1, 2, 3
+GENERIC, ASYNC = 0, 1
+STATES = {UNWRITTEN: "never written", IN_FLIGHT: "still being written", OBJECT: "a barrier object"}
+
+SHARED_BASE = 1024  # where shared memory starts in the shared window; what the system reserves lies below
+
+
+class Agent(Protocol):
+    """Whoever touches memory: a warp or an asynchronous engine's action."""
+
+    number: int
+
+    def fail(self, kind: str, message: str) -> NoReturn: ...
+
+
+class Provenance:
+    """Bytes and, for each, its state, its writer (an agent's number), the time and the proxy of the last write."""
+
+    def __init__(self, size: int, clock: Callable[[], int]) -> None:
+        self.data = np.zeros(size, np.uint8)
+        self.state = np.full(size, UNWRITTEN, np.uint8)
+        self.writer = np.full(size, -1, np.int32)
+        self.time = np.zeros(size, np.int64)
+        self.proxy = np.full(size, GENERIC, np.uint8)
+        self.clock = clock
+
+    def write(self, at: Any, values: np.ndarray, agent: Agent, proxy: int) -> None:
+        self.data[at], self.state[at] = values, WRITTEN
+        self.writer[at], self.time[at], self.proxy[at] = agent.number, self.clock(), proxy
+
+
+class SharedMemory:
+    """A block's shared memory. Addresses are absolute bytes, as the program sees them."""
+
+    def __init__(self, block: Block, size: int) -> None:
+        self.block, self.base = block, SHARED_BASE
+        self.bytes = Provenance(size, block.tick)
+
+    def describe(self, address: int) -> str:
+        """The declared array that an address falls in, as `name[index]`."""
+        offset = address - self.base
+        for array in self.block.program.shared:
+            if array.offset <= offset < array.offset + array.bytes:
+                inside = (offset - array.offset) % array.stride
+                return f"{array.name}[{(offset - array.offset) // array.stride}]" + (f"+{inside}" if inside else "")
+        return f"shared address {address}"
+
+    def read(self, addresses: np.ndarray, agent: Agent) -> np.ndarray:
+        """The bytes at integer addresses of any shape (uint8, same shape)."""
+        at = self._offsets(addresses, agent)
+        state = self.bytes.state[at]
+        if not (state == WRITTEN).all():
+            bad = int(np.flatnonzero(state.ravel() != WRITTEN)[0])
+            address, wrong = int(np.ravel(addresses)[bad]), int(state.ravel()[bad])
+            agent.fail("uninitialised", f"reads {self.describe(address)}, which is {STATES[wrong]}")
+        return self.bytes.data[at]
+
+    def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None:
+        at = self._offsets(addresses, agent)
+        if (self.bytes.state[at] == OBJECT).any():
+            agent.fail("barrier object", f"writes over {self.describe(int(np.ravel(addresses)[0]))}, a barrier in use")
+        self.bytes.write(at, values, agent, proxy)
+
+    def mark(self, addresses: np.ndarray, state: int, agent: Agent) -> None:
+        self.bytes.state[self._offsets(addresses, agent)] = state
+
+    def _offsets(self, addresses: np.ndarray, agent: Agent) -> np.ndarray:
+        at = addresses.astype(np.int64) - self.base
+        size = len(self.bytes.data)
+        if at.size and (at.min() < 0 or at.max() >= size):
+            agent.fail("out of bounds", f"touches shared offset {int(at.min())} to {int(at.max())} of {size} bytes")
+        return at
+
+    def load(self, warp: Warp, addresses: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """One value of `dtype` a lane, through the generic proxy."""
+        lanes = _lane_bytes(warp, addresses, dtype)
+        result = np.zeros(32, dtype)
+        result[warp.active] = self.read(lanes, warp).view(dtype)[:, 0]
+        return result
+
+    def store(self, warp: Warp, addresses: np.ndarray, values: np.ndarray) -> None:
+        lanes = _lane_bytes(warp, addresses, values.dtype)
+        self.write(lanes, _as_bytes(values[warp.active]), warp, GENERIC)
+
+
+class GlobalMemory:
+    """The views a launch may touch, at their own addresses."""
+
+    def __init__(self, views: list[View], clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self.regions: list[tuple[int, np.ndarray]] = []
+        self.provenance: dict[int, Provenance] = {}
+        for start, size in sorted({view.extent() for view in views}):
+            if size:
+                self.regions.append((start, _bytes_at(start, size)))
+        self.starts = np.array([start for start, _ in self.regions], np.int64)
+        self.owners = views  # keeps the arrays alive
+
+    def load(self, warp: Warp, addresses: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        result = np.zeros(32, dtype)
+        lanes = _lane_bytes(warp, addresses, dtype)
+        if len(lanes):
+            _, data, at = self._locate(lanes, warp)
+            result[warp.active] = data[at].view(dtype)[:, 0]
+        return result
+
+    def store(self, warp: Warp, addresses: np.ndarray, values: np.ndarray) -> None:
+        lanes = _lane_bytes(warp, addresses, values.dtype)
+        if len(lanes):
+            self.write(lanes, _as_bytes(values[warp.active]), warp, GENERIC)
+
+    def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None:
+        """Write bytes at absolute addresses of any shape."""
+        start, data, at = self._locate(addresses, agent)
+        if start not in self.provenance:
+            self.provenance[start] = Provenance(len(data), self.clock)
+            self.provenance[start].data = data
+        self.provenance[start].write(at, values, agent, proxy)
+
+    def _locate(self, addresses: np.ndarray, agent: Agent) -> tuple[int, np.ndarray, np.ndarray]:
+        signed = addresses.astype(np.int64)
+        low, high = int(signed.min()), int(signed.max())
+        region = int(np.searchsorted(self.starts, low, "right")) - 1
+        for index in range(region, -1, -1):  # regions may overlap: views of one array
+            start, data = self.regions[index]
+            if start <= low and high < start + len(data):
+                return start, data, signed - start
+        agent.fail("out of bounds", f"touches global addresses {low:#x} to {high:#x}, in none of the launch's arrays")
+
+
+def _bytes_at(start: int, size: int) -> np.ndarray:
+    import ctypes
+
+    return np.frombuffer((ctypes.c_uint8 * size).from_address(start), np.uint8)
+
+
+def _lane_bytes(warp: Warp, addresses: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The byte addresses [active lanes, itemsize] of an access, which must be aligned to its size."""
+    active = addresses[warp.active].astype(np.int64)
+    if (active % dtype.itemsize).any():
+        warp.fail("misaligned", f"accesses {dtype.itemsize} bytes at {int(active[active % dtype.itemsize != 0][0]):#x}")
+    return active[:, None] + np.arange(dtype.itemsize)
+
+
+def _as_bytes(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values)[:, None].view(np.uint8)

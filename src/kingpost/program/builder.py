@@ -1,0 +1,268 @@
+"""Writing a program: the `k` that a kernel function is given, and the `Program` that results."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from kingpost.formats import U64, Format
+from kingpost.program import operations as op
+from kingpost.program.control import Loop, Mask, Node, Role, When, instructions, storages_read
+from kingpost.program.instruction import Instruction, calling_line
+from kingpost.program.launch import Parameter
+from kingpost.program.memory import SharedArray
+from kingpost.program.rebinding import bindings, refuse_rebinding, user_frame
+from kingpost.program.registers import Operand, Register, Registers, Storage
+from kingpost.program.tensor_map import TensorMapType
+from kingpost.program.types import Type, u32, u64
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A kernel as data. Every block runs `body` with `warps` warps and `shared_bytes` of shared memory."""
+
+    name: str
+    target: str
+    warps: int
+    parameters: tuple[Parameter, ...]
+    shared: tuple[SharedArray, ...]
+    shared_bytes: int
+    body: tuple[Node, ...]
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def instructions(self) -> Iterator[Instruction]:
+        return instructions(list(self.body))
+
+    def roles(self) -> list[Role]:
+        return [node for node in self.body if isinstance(node, Role)]
+
+    def __str__(self) -> str:
+        config = ", ".join(f"{name}={value}" for name, value in self.config.items())
+        lines = [f"program {self.name}({config}) for {self.target}: {self.warps} warps, {self.shared_bytes} shared bytes"]
+        lines += [f"  parameter {p.name}: {getattr(p.type, 'name', p.type)}" for p in self.parameters]
+        lines += [f"  shared {array!r}" for array in self.shared]
+        return "\n".join(lines + list(_listing(list(self.body), 1)))
+
+
+def _listing(body: list[Node], depth: int) -> Iterator[str]:
+    for node in body:
+        yield f"{'  ' * depth + str(node):<90} # {node.source}"
+        if not isinstance(node, Instruction):
+            yield from _listing(node.body, depth + 1)
+
+
+class Builder:
+    """Writes one program. Kernel functions call it `k`."""
+
+    def __init__(self, name: str, target: str) -> None:
+        self.name, self.target = name, target
+        self._storages = 0
+        self._prologue: list[Node] = []
+        self._body: list[Node] = []
+        self._parameters: list[Parameter] = []
+        self._shared: list[SharedArray] = []
+        self._shared_bytes = 0
+        self._warps = 0
+
+    # Registers
+
+    def next_storage(self) -> int:
+        self._storages += 1
+        return self._storages
+
+    def array(self, type: Type, size: int, name: str | None = None) -> Registers:
+        """`size` new registers, without a value yet."""
+        return Registers(Storage(self, type, size, name), tuple(range(size)))
+
+    def new(self, type: Type, value: Operand | None = None, name: str | None = None) -> Register:
+        """A new register, set to `value` if one is given."""
+        register = self.array(type, 1, name)[0]
+        if value is not None:
+            self.set(register, value)
+        return register  # type: ignore[return-value]
+
+    def set(self, target: Registers, value: Operand) -> None:
+        op.portable("move", target.type)(self, value, into=target)
+
+    def emit_portable(self, name: str, *operands: Operand, into: Registers | None = None) -> Any:
+        """The portable operation `name`, on the type of the first register among the operands."""
+        type = next(o.type for o in operands if isinstance(o, Registers))
+        return op.portable(name, type)(self, *operands, into=into)
+
+    def select(self, condition: Register, a: Operand, b: Operand, into: Registers | None = None) -> Any:
+        """`a` in the lanes where `condition` holds, `b` elsewhere (at least one of a and b a register, or into given)."""
+        type = next((o.type for o in (a, b, into) if isinstance(o, Registers)), u32)
+        return op.portable("select", type)(self, a, b, condition, into=into)
+
+    def minimum(self, a: Registers, b: Operand) -> Any:
+        return self.emit_portable("min", a, b)
+
+    def maximum(self, a: Registers, b: Operand) -> Any:
+        return self.emit_portable("max", a, b)
+
+    def fused_multiply_add(self, a: Operand, b: Operand, c: Operand, into: Registers | None = None) -> Any:
+        """a * b + c: rounded once for f32, modulo 2^32 for u32."""
+        type = next(o.type for o in (a, b, c) if isinstance(o, Registers))
+        return self.emit_portable("mad" if type is u32 else "fma", a, b, c, into=into)
+
+    def ceil_div(self, a: Register, b: int) -> Register:
+        return (a + (b - 1)) // b  # type: ignore[no-any-return]
+
+    def address(self, base: Register, index: Register, size: int = 1) -> Register:
+        """base (u64) + index (u32) * size, in bytes."""
+        return op.portable("mad_wide", u32)(self, index, size, base)  # type: ignore[no-any-return]
+
+    def load(self, type: Type, address: Register, offset: int = 0, into: Registers | None = None) -> Any:
+        """A load from global memory (u64 address) or shared memory (u32 address)."""
+        name = "load_global" if address.type is u64 else "load_shared"
+        return op.portable(name, type)(self, address, offset=offset, into=into)
+
+    def store(self, address: Register, value: Register, offset: int = 0) -> None:
+        """A store to global memory (u64 address) or shared memory (u32 address)."""
+        name = "store_global" if address.type is u64 else "store_shared"
+        op.portable(name, value.type)(self, address, value, offset=offset)
+
+    def barrier(self) -> None:
+        """Wait for all warps of the block."""
+        op.barrier(self)
+
+    # What a thread knows of itself: emitted once, ahead of the body
+
+    @contextmanager
+    def _ahead(self) -> Iterator[None]:
+        body, self._body = self._body, self._prologue
+        yield
+        self._body = body
+
+    @functools.cached_property
+    def shared_base(self) -> Register:
+        with self._ahead():
+            return op.shared_base(self)  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def lane(self) -> Register:
+        with self._ahead():
+            return op.lane_index(self)  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def warp(self) -> Register:
+        with self._ahead():
+            return op.warp_index(self)  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def block(self) -> Register:
+        with self._ahead():
+            return op.block_index(self)  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def grid(self) -> Register:
+        with self._ahead():
+            return op.grid_size(self)  # type: ignore[no-any-return]
+
+    # Declarations
+
+    def parameter(self, name: str, type: Type = u32) -> Register:
+        """A scalar parameter, read into a register."""
+        with self._ahead():
+            register: Register = op.portable("parameter", type)(self, parameter=name)
+        self._parameters.append(Parameter(name, type, register))
+        return register
+
+    def tensor_map(self, name: str, format: Format, box: tuple[int, ...], swizzle: int = 0) -> Parameter:
+        """A tensor map parameter; what it maps is given at launch."""
+        with self._ahead():
+            address: Register = op.portable("parameter", u64)(self, parameter=name)
+        parameter = Parameter(name, TensorMapType(format, box, swizzle), address)
+        self._parameters.append(parameter)
+        return parameter
+
+    def shared(self, name: str, shape: tuple[int, ...], format: Format, swizzle: int = 0) -> SharedArray:
+        """Declare an array in shared memory; swizzled ones start at a whole pattern (1,024 bytes at 128)."""
+        alignment = max(128, 8 * swizzle) if prod(shape) * format.bits // 8 >= 128 else 16
+        self._shared_bytes += -self._shared_bytes % alignment
+        array = SharedArray(self, name, shape, format, swizzle, self._shared_bytes)
+        if swizzle and shape[-1] * format.bits // 8 != swizzle:
+            raise ValueError(f"shared array {name}: rows of {shape[-1]} {format.name} under a swizzle of {swizzle} bytes; "
+                             "rows as long as the swizzle are wanted")
+        self._shared_bytes += array.bytes
+        self._shared.append(array)
+        return array
+
+    def shared_barriers(self, name: str, count: int) -> SharedArray:
+        """Declare `count` 8-byte barrier objects in shared memory."""
+        return self.shared(name, (count,), U64)
+
+    # Structure
+
+    def append(self, node: Node) -> None:
+        self._body.append(node)
+        if isinstance(node, Instruction):
+            for target in node.writes:
+                target.storage.writers.append(node)
+
+    @contextmanager
+    def _inside(self, node: Any) -> Iterator[None]:
+        outer, self._body = self._body, node.body
+        try:
+            yield
+        finally:
+            self._body = outer
+        self._body.append(node)
+
+    @contextmanager
+    def loop(self, stop: Operand, start: Operand = 0, step: Operand = 1) -> Iterator[Register]:
+        """A run-time loop over a new u32 counter. The body is written once: only registers are carried."""
+        frame, source = user_frame(), calling_line()
+        before = bindings(frame)
+        counter = self.new(u32)
+        counter.storage.counter = True
+        node = Loop(counter, start, stop, step, source)
+        with self._inside(node):
+            yield counter
+        refuse_rebinding(before, bindings(frame), storages_read(node.body), source)
+
+    @contextmanager
+    def when(self, condition: Register) -> Iterator[None]:
+        """Run the body if `condition`, the same in all lanes of the warp."""
+        with self._inside(When(condition, calling_line())):
+            yield
+
+    @contextmanager
+    def mask(self, condition: Register) -> Iterator[None]:
+        """Run the body in the lanes where `condition` holds."""
+        with self._inside(Mask(condition, calling_line())):
+            yield
+
+    @contextmanager
+    def role(self, name: str, warps: int, registers: int | None = None) -> Iterator[Register]:
+        """What the block's next `warps` warps do; yields the warp's index within the role."""
+        first = self._warps
+        self._warps += warps
+        role = Role(name, first, warps, registers, calling_line())
+        with self._inside(role):
+            yield self.warp - first if first else self.warp
+
+    def finish(self, config: dict[str, Any]) -> Program:
+        return Program(
+            self.name, self.target, max(self._warps, 1), tuple(self._parameters), tuple(self._shared),
+            self._shared_bytes, tuple(self._prologue + self._body), config,
+        )
+
+
+def kernel(target: str) -> Callable[[Callable[..., None]], Callable[..., Program]]:
+    """Make `f(k, **config)` a function of its configuration that returns the Program, written once per configuration."""
+
+    def decorate(write: Callable[..., None]) -> Callable[..., Program]:
+        @functools.lru_cache(maxsize=None)
+        def written(**config: Any) -> Program:
+            k = Builder(write.__name__, target)
+            write(k, **config)
+            return k.finish(config)
+
+        return functools.wraps(write)(written)
+
+    return decorate

@@ -1,0 +1,86 @@
+"""Parameters of a program and a launch of it: a program with its grid and arguments."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kingpost.arrays import View
+from kingpost.program.registers import Register
+from kingpost.program.tensor_map import TensorMap, TensorMapType
+from kingpost.program.types import Type
+
+if TYPE_CHECKING:
+    from kingpost.program.builder import Program
+
+TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = 128, 64
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """A scalar parameter (read into `register`) or a tensor map (then `register` holds its address)."""
+
+    name: str
+    type: Type | TensorMapType
+    register: Register
+
+    @property
+    def bytes(self) -> int:
+        return TENSOR_MAP_BYTES if isinstance(self.type, TensorMapType) else self.type.bits // 8
+
+    @property
+    def alignment(self) -> int:
+        return TENSOR_MAP_ALIGNMENT if isinstance(self.type, TensorMapType) else self.bytes
+
+
+Argument = int | TensorMap
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A program, how many blocks of it run, and its arguments by parameter name.
+
+    `views` are the arrays that address arguments (u64) point into: the emulator allows access to nothing else.
+    """
+
+    program: Program
+    grid: int
+    arguments: dict[str, Argument]
+    views: tuple[View, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        wanted, given = {p.name for p in self.program.parameters}, set(self.arguments)
+        if wanted != given:
+            raise ValueError(f"arguments are {sorted(given)}; {sorted(wanted)} are wanted")
+        for parameter in self.program.parameters:
+            value = self.arguments[parameter.name]
+            if isinstance(parameter.type, TensorMapType):
+                if not isinstance(value, TensorMap) or value.type != parameter.type:
+                    raise ValueError(f"argument {parameter.name} is {value!r}; a map of {parameter.type} is wanted")
+            elif not isinstance(value, int) or not 0 <= value < 1 << parameter.type.bits:
+                raise ValueError(f"argument {parameter.name} is {value!r}; a {parameter.type.name} is wanted")
+
+
+def offsets(program: Program) -> tuple[dict[str, int], int]:
+    """Where each parameter lies in the packed parameter block, and the block's size, in bytes."""
+    at, position = {}, 0
+    for parameter in program.parameters:
+        position += -position % parameter.alignment
+        at[parameter.name] = position
+        position += parameter.bytes
+    return at, position
+
+
+def pack(launch: Launch, encode: Callable[[TensorMap], bytes]) -> bytearray:
+    """The parameter block of a launch, little-endian, tensor maps encoded by `encode` into 128 bytes each."""
+    at, size = offsets(launch.program)
+    block = bytearray(size)
+    for name, value in launch.arguments.items():
+        if isinstance(value, TensorMap):
+            block[at[name]: at[name] + TENSOR_MAP_BYTES] = encode(value)
+        else:
+            parameter = next(p for p in launch.program.parameters if p.name == name)
+            struct.pack_into("<I" if parameter.bytes == 4 else "<Q", block, at[name], value)
+    return block

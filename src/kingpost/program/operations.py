@@ -1,0 +1,142 @@
+"""Portable operations: defined once here, lowered by each target's table of texts.
+
+An operation on registers of type T is looked up as ("name", T) by `portable`; `PORTABLE` lists them all. Integer
+arithmetic wraps; division and remainder truncate; float32 arithmetic rounds to nearest even, subnormals kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kingpost.formats import fma32
+from kingpost.program.instruction import Operation, operation
+from kingpost.program.types import Type, f32, pred, s32, u32, u64
+
+PORTABLE: dict[tuple[str, Type], Operation] = {}
+
+
+def _portable(name: str, types: tuple[Type, ...], does: Callable[..., Any], result: Type | None = None, **more: Any) -> None:
+    for type in types:
+        uses = {"issue": 1.0 if type.bits <= 32 else 2.0, "fma" if type is f32 else "alu": 1.0}
+        PORTABLE[name, type] = operation(
+            None, name=f"{name}.{type.name}", writes={"d": result or type}, uses=uses, lanewise=True, **more
+        )(does)
+
+
+_INTEGERS, _NUMBERS = (u32, s32, u64), (u32, s32, u64, f32)
+_portable("add", _NUMBERS, lambda warp, a, b: a + b)
+_portable("sub", _NUMBERS, lambda warp, a, b: a - b)
+_portable("mul", _NUMBERS, lambda warp, a, b: a * b)
+_portable("div", (u32, u64), lambda warp, a, b: a // b)
+_portable("rem", (u32, u64), lambda warp, a, b: a % b)
+_portable("min", _NUMBERS, lambda warp, a, b: np.minimum(a, b))
+_portable("max", _NUMBERS, lambda warp, a, b: np.maximum(a, b))
+_portable("and", (u32, u64), lambda warp, a, b: a & b)
+_portable("or", (u32, u64), lambda warp, a, b: a | b)
+_portable("xor", (u32, u64), lambda warp, a, b: a ^ b)
+_portable("shl", (u32, u64), lambda warp, a, b: a << b)
+_portable("shr", (u32, u64), lambda warp, a, b: a >> b)
+_portable("and", (pred,), lambda warp, a, b: a & b)
+_portable("move", (*_NUMBERS, pred), lambda warp, a: a)
+_portable("lt", _NUMBERS, lambda warp, a, b: a < b, pred)
+_portable("le", _NUMBERS, lambda warp, a, b: a <= b, pred)
+_portable("gt", _NUMBERS, lambda warp, a, b: a > b, pred)
+_portable("ge", _NUMBERS, lambda warp, a, b: a >= b, pred)
+_portable("eq", _NUMBERS, lambda warp, a, b: a == b, pred)
+_portable("ne", _NUMBERS, lambda warp, a, b: a != b, pred)
+_portable("select", _NUMBERS, lambda warp, a, b, condition: np.where(condition, a, b))
+_portable("fma", (f32,), lambda warp, a, b, c: fma32(a, b, c))
+_portable("mad", (u32,), lambda warp, a, b, c: a * b + c)
+
+
+def _wide(value: Any) -> Any:
+    return np.uint64(value) if isinstance(value, int) else value.astype(np.uint64)
+
+
+# (name, type of the first operand): the result is wider
+_portable("mad_wide", (u32,), lambda warp, a, b, c: _wide(a) * _wide(b) + c, u64)
+_portable("widen", (u32,), lambda warp, a: _wide(a), u64)
+_portable("bits", (f32,), lambda warp, a: a.view(np.uint32), u32)
+
+
+@operation(None, name="lane_index", writes={"d": u32})
+def lane_index(warp):  # type: ignore[no-untyped-def]
+    return warp.lanes
+
+
+@operation(None, name="warp_index", writes={"d": u32}, converged=True)
+def warp_index(warp):  # type: ignore[no-untyped-def]
+    """The warp's index in its block, in a form that the assembler knows to be uniform."""
+    return warp.broadcast(np.uint32(warp.index))
+
+
+@operation(None, name="block_index", writes={"d": u32})
+def block_index(warp):  # type: ignore[no-untyped-def]
+    return warp.broadcast(np.uint32(warp.block.index))
+
+
+@operation(None, name="grid_size", writes={"d": u32})
+def grid_size(warp):  # type: ignore[no-untyped-def]
+    return warp.broadcast(np.uint32(warp.block.grid))
+
+
+@operation(None, name="shared_base", writes={"d": u32})
+def shared_base(warp):  # type: ignore[no-untyped-def]
+    """The address of the block's shared memory, as declared by the program."""
+    return warp.broadcast(np.uint32(warp.block.shared.base))
+
+
+def _parameter(type: Type) -> Operation:
+    @operation(None, name=f"parameter.{type.name}", writes={"d": type})
+    def parameter(warp, *, parameter):  # type: ignore[no-untyped-def]
+        return warp.broadcast(type.dtype.type(warp.block.argument(parameter)))
+
+    return parameter
+
+
+def _memory(type: Type) -> tuple[Operation, Operation, Operation, Operation]:
+    bytes = type.bits // 8
+
+    def traffic(unit: str) -> dict[str, float]:
+        return {"issue": 1.0, unit: 32.0 * bytes}
+
+    @operation(None, name=f"load_global.{type.name}", writes={"d": type}, uses=traffic("global load bytes"))
+    def load_global(warp, address, *, offset=0):  # type: ignore[no-untyped-def]
+        return warp.block.memory.load(warp, warp.broadcast(address) + np.uint64(offset), type.dtype)
+
+    @operation(None, name=f"store_global.{type.name}", uses=traffic("global store bytes"))
+    def store_global(warp, address, value, *, offset=0):  # type: ignore[no-untyped-def]
+        warp.block.memory.store(warp, warp.broadcast(address) + np.uint64(offset), warp.broadcast(value, type))
+
+    @operation(None, name=f"load_shared.{type.name}", writes={"d": type}, uses=traffic("shared load bytes"))
+    def load_shared(warp, address, *, offset=0):  # type: ignore[no-untyped-def]
+        return warp.block.shared.load(warp, warp.broadcast(address) + np.uint32(offset), type.dtype)
+
+    @operation(None, name=f"store_shared.{type.name}", uses=traffic("shared store bytes"))
+    def store_shared(warp, address, value, *, offset=0):  # type: ignore[no-untyped-def]
+        warp.block.shared.store(warp, warp.broadcast(address) + np.uint32(offset), warp.broadcast(value, type))
+
+    return load_global, store_global, load_shared, store_shared
+
+
+for _type in (u32, f32, u64):
+    for _operation in (_parameter(_type), *_memory(_type)):
+        PORTABLE[_operation.name.split(".")[0], _type] = _operation
+
+
+@operation(None, name="barrier")
+def barrier(warp):  # type: ignore[no-untyped-def]
+    """All warps of the block."""
+    return warp.block.barrier(warp, 0, warp.block.program.warps)
+
+
+def portable(name: str, type: Type) -> Operation:
+    """The portable operation `name` on registers of `type`; an error names what exists."""
+    try:
+        return PORTABLE[name, type]
+    except KeyError:
+        known = sorted(t.name for n, t in PORTABLE if n == name)
+        raise TypeError(f"{name} on {type.name} is no portable operation; it exists on {known}") from None

@@ -1,0 +1,180 @@
+"""Instructions of every NVIDIA target we write for (sm_90 and later), as the PTX ISA names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kingpost.emulate import GENERIC
+from kingpost.formats import BF16, cast
+from kingpost.program import Instruction, f32, operation, pred, u32
+from kingpost.program.launch import TensorMapType
+from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
+from kingpost.targets.nvidia.units.mbarrier import Mbarriers
+
+# Threads and barriers
+
+
+@operation("elect.sync _|{d}, 0xffffffff;", writes={"d": pred}, converged=True)
+def elect(warp: Any) -> Any:
+    """True in one lane of the warp."""
+    return warp.lanes == 0
+
+
+@operation("bar.sync {barrier}, {threads};", converged=True)
+def named_barrier(warp: Any, barrier: Any, *, threads: int) -> Any:
+    """Wait until `threads` threads of the block have come to barrier 1 to 15 (0 is the whole block's)."""
+    return warp.block.barrier(warp, _one(warp, barrier), threads // 32)
+
+
+@operation("fence.proxy.async.shared::cta;")
+def fence_proxy_async(warp: Any) -> None:
+    """Make this thread's writes to shared memory visible to asynchronous copies and products."""
+
+
+@operation("fence.mbarrier_init.release.cluster;")
+def fence_mbarrier_init(warp: Any) -> None:
+    """Make mbarrier initialisations visible to asynchronous copies."""
+
+
+# mbarriers
+
+
+@operation("mbarrier.init.shared::cta.b64 [{address}], {count};")
+def mbarrier_init(warp: Any, address: Any, *, count: int) -> None:
+    warp.block.unit(Mbarriers).initialise(warp, _address(warp, address), count)
+
+
+@operation("mbarrier.arrive.shared::cta.b64 _, [{address}];")
+def mbarrier_arrive(warp: Any, address: Any) -> None:
+    """One arrival a lane."""
+    warp.block.unit(Mbarriers).arrive(warp, _address(warp, address), int(warp.active.sum()))
+
+
+@operation("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};")
+def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
+    """Expect `bytes` of asynchronous copies in this phase, then arrive; each lane."""
+    lanes = int(warp.active.sum())
+    warp.block.unit(Mbarriers).arrive(warp, _address(warp, address), lanes, bytes * lanes)
+
+
+@operation(
+    "{{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [{address}], {parity}; "
+    "@done bra finished; bra again; finished: }}",
+    name="mbarrier.try_wait.parity",
+)
+def mbarrier_wait(warp: Any, address: Any, parity: Any) -> Any:
+    """Wait until the phase of this parity has completed."""
+    one = int(np.broadcast_to(parity, 32)[warp.active.argmax()])
+    return warp.block.unit(Mbarriers).wait(warp, _address(warp, address), one)
+
+
+def _address(warp: Any, address: Any) -> int:
+    """A shared address that must be the same in all active lanes."""
+    lanes = np.broadcast_to(address, 32)[warp.active]
+    if not (lanes == lanes[0]).all():
+        warp.fail("divergence", "the lanes name different barriers or shared addresses; one is wanted")
+    return int(lanes[0])
+
+
+def _one(warp: Any, value: Any) -> int:
+    return int(np.broadcast_to(value, 32)[warp.active.argmax()])
+
+
+# Bulk tensor copies; coordinates are elements, outermost dimension first
+
+
+def _copied(instruction: Instruction) -> dict[str, float]:
+    type: TensorMapType = instruction.fields["type"]
+    return {"issue": 1.0, "bulk copy bytes": float(type.bytes)}
+
+
+@operation(
+    "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+    "[{destination}], [{map}, {{{column}, {row}}}], [{barrier}];",
+    uses=_copied,
+)
+def bulk_load_2d(
+    warp: Any, destination: Any, map: Any, row: Any, column: Any, barrier: Any, *, type: TensorMapType
+) -> None:
+    origin = _one(warp, row), _one(warp, column)
+    copies = warp.block.unit(BulkCopies)
+    copies.load(warp, _address(warp, destination), _one(warp, map), origin, _address(warp, barrier))
+
+
+@operation(
+    "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [{map}, {{{column}, {row}}}], [{source}];", uses=_copied
+)
+def bulk_store_2d(warp: Any, map: Any, row: Any, column: Any, source: Any, *, type: TensorMapType) -> None:
+    origin = _one(warp, row), _one(warp, column)
+    warp.block.unit(BulkCopies).store(warp, _one(warp, map), origin, _address(warp, source))
+
+
+@operation("cp.async.bulk.commit_group;")
+def bulk_commit(warp: Any) -> None:
+    warp.block.unit(BulkCopies).commit(warp)
+
+
+@operation("cp.async.bulk.wait_group.read {groups};", name="cp.async.bulk.wait_group.read")
+def bulk_wait_read(warp: Any, *, groups: int) -> Any:
+    """Wait until at most `groups` of this thread's groups of stores have still to read shared memory."""
+    return warp.block.unit(BulkCopies).wait(warp, groups, reads_only=True)
+
+
+@operation("prefetch.tensormap [{map}];")
+def prefetch_tensor_map(warp: Any, map: Any) -> None:
+    """Bring a tensor map near; changes nothing."""
+
+
+# Conversion and the way out of registers
+
+
+@operation("cvt.rn.bf16x2.f32 {d}, {high}, {low};", writes={"d": u32}, lanewise=True)
+def pack_bf16x2(warp: Any, low: Any, high: Any) -> Any:
+    """Two float32 rounded to nearest even into bfloat16, `low` in bits 15:0."""
+    halves = [cast(half, BF16, saturate=False).view(np.uint16).astype(np.uint32) for half in (low, high)]
+    return halves[0] | halves[1] << np.uint32(16)
+
+
+def _check_stmatrix(address: Any, values: Any, into: Any) -> None:
+    if len(values) not in (1, 2, 4):
+        raise ValueError(f"stmatrix stores {len(values)} registers; 1, 2 or 4 are wanted")
+
+
+def _stmatrix_text(instruction: Instruction, name: Any) -> str:
+    address, values = instruction.reads
+    return f"stmatrix.sync.aligned.m8n8.x{len(values)}.shared.b16 [{name(address)}], {name.vector(values)};"
+
+
+@operation(
+    _stmatrix_text,
+    name="stmatrix",
+    converged=True,
+    check=_check_stmatrix,
+    uses=lambda i: {"issue": 1.0, "shared store bytes": 128.0 * len(i.reads[1])},
+)
+def stmatrix(warp: Any, address: Any, values: Any) -> None:
+    """Store 8x8 matrices of 16-bit elements: lane 8 i + r gives the address of row r of matrix i, register i of lane
+    4 r + c its elements 2 c and 2 c + 1 (PTX ISA, "stmatrix")."""
+    matrices = values.reshape(-1, 32)
+    rows = np.asarray(address)[: 8 * len(matrices)].astype(np.int64)
+    if (rows % 16).any():
+        warp.fail("misaligned", "stmatrix to a row address that is no multiple of 16")
+    bytes = np.ascontiguousarray(matrices).view(np.uint8).reshape(len(rows), 16)
+    warp.block.shared.write(rows[:, None] + np.arange(16), bytes, warp, GENERIC)
+
+
+@operation("st.shared.v2.f32 [{address}], {{{low}, {high}}};", name="st.shared.v2.f32",
+           uses={"issue": 1.0, "shared store bytes": 256.0})
+def store_shared_pair(warp: Any, address: Any, low: Any, high: Any) -> None:
+    """Two neighbouring float32 a lane."""
+    pair = np.stack([low, high], axis=-1).astype(f32.dtype)
+    warp.block.shared.store(warp, np.asarray(address), pair.view(np.uint64)[:, 0])
+
+
+@operation("ld.global.nc.f32 {d}, [{address}];", name="ld.global.nc.f32", writes={"d": f32},
+           uses={"issue": 1.0, "global load bytes": 128.0})
+def load_constant_f32(warp: Any, address: Any) -> Any:
+    """A load of memory that nothing writes while the kernel runs."""
+    return warp.block.memory.load(warp, address, f32.dtype)

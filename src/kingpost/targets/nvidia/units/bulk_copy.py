@@ -1,0 +1,141 @@
+"""The tensor memory accelerator: boxes of tensors between global and shared memory, asynchronously.
+
+Loads fill what lies outside the tensor with zeros and count the whole box on an mbarrier; stores drop it. The swizzle
+applies to absolute shared addresses (PTX ISA, "Tensors" and "cp.async.bulk.tensor").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kingpost.emulate import ASYNC, Action, Block, Wait, Warp
+from kingpost.emulate.memory import IN_FLIGHT
+from kingpost.program import TensorMap, swizzle
+from kingpost.targets.nvidia.units.mbarrier import Mbarriers
+
+
+@dataclass(eq=False)
+class _Store:
+    read: bool = False
+    written: bool = False
+
+
+@dataclass
+class _Groups:
+    """One thread's bulk stores: those not yet committed, and the committed groups in order."""
+
+    open: list[_Store] = field(default_factory=list)
+    committed: list[list[_Store]] = field(default_factory=list)
+
+
+class BulkCopies:
+    """A block's bulk tensor copies."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.groups: dict[tuple[int, int], _Groups] = {}
+        self.copies = 0
+
+    def load(self, warp: Warp, destination: int, map_address: int, origin: tuple[int, ...], barrier: int) -> None:
+        """Copy the box at `origin` (elements, outermost first) to `destination`; then count its bytes on `barrier`."""
+        tensor, bytes = self._map(warp, map_address, destination)
+        barriers = self.block.unit(Mbarriers)
+        barriers.state(warp, barrier)
+        addresses = _box_addresses(tensor, destination)
+        self.block.shared.mark(addresses, IN_FLIGHT, warp)
+
+        def perform(action: Action) -> None:
+            self.block.shared.write(addresses, _read_box(tensor, origin), action, ASYNC)
+            barriers.complete(action, barrier, bytes)
+
+        self._submit(warp, f"bulk load into {self.block.shared.describe(destination)}", perform)
+
+    def store(self, warp: Warp, map_address: int, origin: tuple[int, ...], source: int) -> None:
+        """Copy a box from `source` to the tensor at `origin` (elements, outermost first), in the thread's open group."""
+        tensor, _ = self._map(warp, map_address, source)
+        entry = _Store()
+        self._thread(warp).open.append(entry)
+        name = f"bulk store from {self.block.shared.describe(source)}"
+
+        def read(action: Action) -> None:
+            values = self.block.shared.read(_box_addresses(tensor, source), action)
+            entry.read = True
+
+            def write(later: Action) -> None:
+                at, inside = _view_addresses(tensor, origin)
+                if inside.any():
+                    self.block.memory.write(at[inside], values[inside], later, ASYNC)
+                entry.written = True
+
+            self._submit(warp, name, write)
+
+        self._submit(warp, name, read)
+
+    def commit(self, warp: Warp) -> None:
+        groups = self._thread(warp)
+        groups.committed.append(groups.open)
+        groups.open = []
+
+    def wait(self, warp: Warp, left: int, reads_only: bool) -> Wait:
+        """Until at most `left` of the thread's newest groups are pending (reads_only: have still to read their source)."""
+        committed = self._thread(warp).committed
+        waited = [entry for group in committed[: len(committed) - left] for entry in group]
+
+        def ready() -> bool:
+            return all(entry.read if reads_only else entry.written for entry in waited)
+
+        return Wait(ready, lambda: f"bulk stores: {sum(not e.written for e in waited)} are pending")
+
+    def _submit(self, warp: Warp, name: str, perform: Any) -> None:
+        self.copies += 1
+        source = warp.instruction.source if warp.instruction else None
+        self.block.submit(name, ("bulk copy", self.copies), source, perform)
+
+    def _thread(self, warp: Warp) -> _Groups:
+        return self.groups.setdefault((warp.index, int(warp.active.argmax())), _Groups())
+
+    def _map(self, warp: Warp, map_address: int, shared_address: int) -> tuple[TensorMap, int]:
+        if warp.active.sum() != 1:
+            warp.fail("bulk copy", f"issued by {int(warp.active.sum())} lanes, each a copy of its own; one is wanted")
+        tensor: TensorMap = self.block.tensor_map(map_address)
+        if shared_address % 128:
+            warp.fail("misaligned", f"bulk tensor copy at shared address {shared_address}; a multiple of 128 is wanted")
+        return tensor, tensor.type.bytes
+
+
+def _box_addresses(tensor: TensorMap, base: int) -> np.ndarray:
+    """The shared address of every byte of a box: [rows, row bytes], rows in order."""
+    linear = base + np.arange(tensor.type.bytes)
+    return swizzle(linear, tensor.type.swizzle).reshape(-1, tensor.type.row_bytes)  # type: ignore[no-any-return]
+
+
+def _indices(tensor: TensorMap, origin: tuple[int, ...]) -> list[np.ndarray]:
+    """The tensor indices of a box along each dimension; coordinates are signed."""
+    starts = [o - (1 << 32) if o >= 1 << 31 else o for o in origin]
+    return [start + np.arange(side) for start, side in zip(starts, tensor.type.box)]
+
+
+def _read_box(tensor: TensorMap, origin: tuple[int, ...]) -> np.ndarray:
+    itemsize = tensor.view.format.itemsize
+    array = tensor.view.numpy().view(f"V{itemsize}")
+    box = np.zeros(tensor.type.box, array.dtype)
+    inside = [(i >= 0) & (i < size) for i, size in zip(_indices(tensor, origin), array.shape)]
+    if all(mask.any() for mask in inside):
+        chosen = np.ix_(*(i[mask] for i, mask in zip(_indices(tensor, origin), inside)))
+        box[np.ix_(*inside)] = array[chosen]
+    return box.reshape(-1, tensor.type.box[-1]).view(np.uint8)
+
+
+def _view_addresses(tensor: TensorMap, origin: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The global address of every byte of a box, and whether it lies inside the tensor: [rows, row bytes] each."""
+    view, itemsize = tensor.view, tensor.view.format.itemsize
+    address, inside = np.zeros((), np.int64), np.ones((), bool)
+    for index, size, stride in zip(_indices(tensor, origin), view.shape, view.strides):
+        address = address[..., None] + index * stride
+        inside = inside[..., None] & (index >= 0) & (index < size)
+    bytes = view.pointer + address[..., None] + np.arange(itemsize)
+    shape = (-1, tensor.type.row_bytes)
+    return bytes.reshape(shape), np.broadcast_to(inside[..., None], bytes.shape).reshape(shape)

@@ -1,0 +1,171 @@
+"""The wgmma queue: a warpgroup's asynchronous matrix products, performed in order (PTX ISA, "wgmma")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kingpost.emulate import Action, Block, Wait, Warp
+from kingpost.formats import Format
+from kingpost.program import Registers, Source, swizzle
+from kingpost.targets.nvidia.arithmetic import wgmma_f32
+
+WARPS = 4  # in a warpgroup
+
+
+@dataclass(frozen=True)
+class Product:
+    """d[64, n] = a[64, 32] b[n, 32]^T (+ d): shared-memory descriptors and formats of an fp8 wgmma."""
+
+    n: int
+    a: int
+    b: int
+    accumulate: bool
+    a_format: Format
+    b_format: Format
+
+
+@dataclass(eq=False)
+class _Entry:
+    product: Product
+    source: Source | None
+    parts: dict[int, tuple[Warp, Registers]] = field(default_factory=dict)  # by warp of the warpgroup
+    done: bool = False
+
+
+@dataclass
+class _Groups:
+    """One warp's products: those not yet committed, and the committed groups in order."""
+
+    open: list[_Entry] = field(default_factory=list)
+    committed: list[list[_Entry]] = field(default_factory=list)
+
+
+class WgmmaQueues:
+    """The wgmma queues of a block's warpgroups."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.entries: dict[int, list[_Entry]] = {}  # issued by some of a warpgroup's warps, not by all
+        self.groups: dict[int, _Groups] = {}
+
+    def issue(self, warp: Warp, product: Product, accumulator: Registers) -> None:
+        """One warp's part of a product: it starts when all four warps of the warpgroup have issued it."""
+        group = warp.index // WARPS
+        waiting = self.entries.setdefault(group, [])
+        part = warp.index % WARPS
+        entry = next((e for e in waiting if part not in e.parts), None)
+        if entry is None:
+            entry = _Entry(product, warp.instruction.source if warp.instruction else None)
+            waiting.append(entry)
+        if entry.product != product:
+            warp.fail("wgmma", f"issues {product} where another warp of its warpgroup issued {entry.product}")
+        if product.accumulate and not self._chained(warp, accumulator):
+            warp.read(accumulator)  # the products start from registers that must hold something
+        warp.lock(accumulator, "a wgmma in flight")
+        entry.parts[part] = (warp, accumulator)
+        self.groups.setdefault(warp.index, _Groups()).open.append(entry)
+        if len(entry.parts) == WARPS:
+            waiting.remove(entry)
+            self.block.submit(
+                f"wgmma of warpgroup {group}", ("wgmma", group), entry.source, lambda action: self._perform(action, entry)
+            )
+
+    def _chained(self, warp: Warp, accumulator: Registers) -> bool:
+        """Whether a product in flight already holds these registers: products on one accumulator chain in order."""
+        return accumulator.storage in warp.locked
+
+    def commit(self, warp: Warp) -> None:
+        groups = self.groups.setdefault(warp.index, _Groups())
+        groups.committed.append(groups.open)
+        groups.open = []
+
+    def wait(self, warp: Warp, left: int) -> Wait:
+        """Until at most `left` of this warp's newest groups are pending."""
+        groups = self.groups.setdefault(warp.index, _Groups())
+        cut = len(groups.committed) - left
+        waited = [entry for group in groups.committed[: max(cut, 0)] for entry in group]
+
+        def ready() -> bool:
+            if not all(entry.done for entry in waited):
+                return False
+            self._release(warp, groups, waited)
+            return True
+
+        return Wait(ready, lambda: f"{sum(not e.done for e in waited)} wgmma in flight")
+
+    def _release(self, warp: Warp, groups: _Groups, waited: list[_Entry]) -> None:
+        """Give this warp its accumulators back, unless a later product holds them too."""
+        groups.committed = [g for g in groups.committed if not all(e in waited for e in g)]
+        held = [e for g in [*groups.committed, groups.open] for e in g]
+        still = {id(e.parts[warp.index % WARPS][1].storage) for e in held}
+        for entry in waited:
+            accumulator = entry.parts[warp.index % WARPS][1]
+            if id(accumulator.storage) not in still:
+                warp.unlock(accumulator)
+
+    def _perform(self, action: Action, entry: _Entry) -> None:
+        product = entry.product
+        a = self._operand(action, product.a, 64)
+        b = self._operand(action, product.b, product.n)
+        warps = [entry.parts[i] for i in range(WARPS)]
+        c = None
+        if product.accumulate:
+            c = _matrix([_rows(warp, accumulator) for warp, accumulator in warps])
+        d = wgmma_f32(a, b, c, product.a_format, product.b_format)
+        for part, (warp, accumulator) in enumerate(warps):
+            _set_rows(warp, accumulator, _fragment(d[16 * part: 16 * part + 16]))
+        entry.done = True
+
+    def _operand(self, action: Action, descriptor: int, rows: int) -> np.ndarray:
+        """The 32 bytes along K of each row of a K-major operand: uint8 [rows, 32]."""
+        return self.block.shared.read(operand_addresses(descriptor, rows), action)
+
+
+def operand_addresses(descriptor: int, rows: int) -> np.ndarray:
+    """Shared addresses [rows, 32] of a K-major 8-bit operand of one k32 step.
+
+    Descriptor fields (PTX ISA, "Matrix Descriptor Format"): bits 13:0 start address / 16, 29:16 leading byte offset
+    / 16, 45:32 stride byte offset / 16, 51:49 base offset, 63:62 swizzle (0 none, 1 128, 2 64, 3 32 bytes).
+    """
+    start = (descriptor & 0x3FFF) << 4
+    leading = (descriptor >> 16 & 0x3FFF) << 4
+    stride = (descriptor >> 32 & 0x3FFF) << 4
+    span = (0, 128, 64, 32)[descriptor >> 62]
+    row, byte = np.arange(rows)[:, None], np.arange(32)[None, :]
+    if span == 0:  # 8-row groups of 16-byte rows; the two 16-byte halves of K lie `leading` apart
+        return start + row // 8 * stride + row % 8 * 16 + byte // 16 * leading + byte % 16
+    return swizzle(start + row // 8 * stride + row % 8 * span + byte, span)  # type: ignore[no-any-return]
+
+
+def _rows(warp: Warp, accumulator: Registers) -> np.ndarray:
+    return warp.values[accumulator.storage][list(accumulator.indices)]
+
+
+def _set_rows(warp: Warp, accumulator: Registers, values: np.ndarray) -> None:
+    storage = accumulator.storage
+    if storage not in warp.values:
+        warp.values[storage] = np.zeros((storage.size, 32), np.float32)
+        warp.undefined[storage] = np.ones((storage.size, 32), bool)
+    warp.values[storage][list(accumulator.indices)] = values
+    if storage in warp.undefined:
+        warp.undefined[storage][list(accumulator.indices)] = False
+
+
+def _fragment(rows: np.ndarray) -> np.ndarray:
+    """A warp's accumulator registers [n/2, 32] from its 16 rows [16, n].
+
+    Register i of lane t holds row t/4 + 8 (i/2 mod 2), column 8 (i/4) + 2 (t mod 4) + i mod 2
+    (PTX ISA, "wgmma.mma_async: register fragments").
+    """
+    n = rows.shape[1]
+    halves = rows.reshape(2, 8, n // 8, 4, 2)  # half, lane / 4, i / 4, lane % 4, i % 2
+    return halves.transpose(2, 0, 4, 1, 3).reshape(n // 2, 32)
+
+
+def _matrix(fragments: list[np.ndarray]) -> np.ndarray:
+    """The [64, n] accumulator of a warpgroup from its warps' registers."""
+    n = fragments[0].shape[0] * 2
+    parts = [f.reshape(n // 8, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(16, n) for f in fragments]
+    return np.concatenate(parts)
