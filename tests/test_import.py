@@ -13,7 +13,6 @@ print(*sorted(top - set(sys.stdlib_module_names) - set(sys.builtin_module_names)
 
 def foreign_modules(statement: str) -> set[str]:
     """The top-level modules from outside the standard library that a fresh interpreter holds after `statement`."""
-    # -S and -I would hide the installation; the modules that site itself loads are subtracted instead.
     answer = subprocess.run(
         [sys.executable, "-c", FOREIGN.format(statement=statement)], capture_output=True, text=True, check=True
     )
@@ -22,3 +21,8 @@ def foreign_modules(statement: str) -> set[str]:
 
 def test_import_loads_only_numpy_and_ml_dtypes() -> None:
     assert foreign_modules("import kingpost") - foreign_modules("pass") <= {"kingpost", "numpy", "ml_dtypes"}
+
+
+def test_doctor_imports_none_of_what_it_reports_on() -> None:
+    loaded = foreign_modules("import kingpost.doctor; kingpost.doctor.examine()")
+    assert not loaded & {"torch", "triton", "jax", "safetensors", "tokenizers", "matplotlib"}

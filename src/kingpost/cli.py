@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 # What the library raises on purpose; anything else is a bug of ours and keeps its traceback.
-ERRORS = (ValueError, TypeError, RuntimeError, OSError, ImportError)
+ERRORS = (ValueError, TypeError, RuntimeError, OSError, ModuleNotFoundError)
 
 app = typer.Typer(
     name="kingpost",
@@ -47,9 +47,9 @@ class OutDtype(str, Enum):
     float32 = "float32"
 
 
-M = Annotated[int, typer.Argument(metavar="M", min=0, show_default=False, help="Rows of A and of the result.")]
-N = Annotated[int, typer.Argument(metavar="N", min=0, show_default=False, help="Columns of B and of the result, a multiple of 8.")]
-K = Annotated[int, typer.Argument(metavar="K", min=0, show_default=False, help="Columns of A, rows of B, a multiple of 16.")]
+M = Annotated[int, typer.Argument(metavar="M", min=0, show_default=False, help="Rows of the result.")]
+N = Annotated[int, typer.Argument(metavar="N", min=0, show_default=False, help="Columns; a multiple of 8.")]
+K = Annotated[int, typer.Argument(metavar="K", min=0, show_default=False, help="Terms of each sum; a multiple of 16.")]
 Out = Annotated[OutDtype, typer.Option("--out", help="The result's type.")]
 Target = Annotated[str, typer.Option("--for", help="The chip.")]
 
