@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ class View:
     strides: tuple[int, ...]
     format: Format
     device: str
-    owner: object
+    owner: object = field(repr=False, compare=False)
 
     @property
     def T(self) -> View:
