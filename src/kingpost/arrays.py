@@ -41,7 +41,7 @@ class View:
     def contiguous(self) -> bool:
         """Whether the elements lie without gaps, last dimension fastest."""
         pitch = self.format.itemsize
-        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+        for size, stride in zip(reversed(self.shape), reversed(self.strides)):
             if size > 1 and stride != pitch:
                 return 0 in self.shape
             pitch *= size
@@ -51,7 +51,7 @@ class View:
         """The lowest address and the number of bytes from there that hold every element; (pointer, 0) if none."""
         if 0 in self.shape:
             return self.pointer, 0
-        reach = [(size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)]
+        reach = [(size - 1) * stride for size, stride in zip(self.shape, self.strides)]
         below = sum(r for r in reach if r < 0)
         above = sum(r for r in reach if r > 0)
         return self.pointer + below, above - below + self.format.itemsize
@@ -96,7 +96,7 @@ def library_of(x: Any, name: str = "array") -> str:
         return "numpy"
     if _is_torch(type(x)):
         return "torch"
-    raise TypeError(f"{name} is {_type_name(x)}; wanted a numpy array or a torch tensor")
+    raise TypeError(f"{name} is {_type_name(type(x))}; wanted a numpy array or a torch tensor")
 
 
 def empty(shape: tuple[int, ...], format: Format, like: Any, device: Any = None) -> Any:
@@ -106,7 +106,8 @@ def empty(shape: tuple[int, ...], format: Format, like: Any, device: Any = None)
     """
     if library_of(like, "like") == "torch":
         torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=getattr(torch, format.dtype.name), device=like.device if device is None else device)
+        place = like.device if device is None else device
+        return torch.empty(shape, dtype=getattr(torch, format.dtype.name), device=place)
     if device is not None and str(device) != "cpu":
         raise ValueError(f"device is {device!r}; numpy arrays exist on 'cpu' only, wanted a torch tensor")
     return np.empty(shape, format.dtype)
@@ -130,7 +131,7 @@ def _reader(type_: type, name: str) -> _Reader:
         elif hasattr(type_, "__dlpack__"):
             reader = _view_dlpack
         else:
-            raise TypeError(f"{name} is {type_.__module__}.{type_.__qualname__}; wanted a numpy array or a torch tensor")
+            raise TypeError(f"{name} is {_type_name(type_)}; wanted a numpy array or a torch tensor")
         _READERS[type_] = reader
     return reader
 
@@ -178,7 +179,9 @@ def _view_cuda(array: Any, name: str) -> View:
     if strides is None:  # the interface's way to say contiguous
         strides = tuple(format.itemsize * int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
     if not hasattr(array, "__dlpack_device__"):
-        raise TypeError(f"{name} is {_type_name(array)}, which does not say its GPU; wanted __dlpack_device__ too")
+        raise TypeError(
+            f"{name} is {_type_name(type(array))}, which does not say its GPU; wanted __dlpack_device__ too"
+        )
     _, ordinal = array.__dlpack_device__()
     return View(interface["data"][0], shape, tuple(strides), format, f"cuda:{ordinal}", array)
 
@@ -187,7 +190,7 @@ def _view_dlpack(array: Any, name: str) -> View:
     try:
         host = np.from_dlpack(array)
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
-        raise TypeError(f"{name} is {_type_name(array)}, which numpy cannot read ({error})") from error
+        raise TypeError(f"{name} is {_type_name(type(array))}, which numpy cannot read ({error})") from error
     return _view_numpy(host, name)
 
 
@@ -200,5 +203,5 @@ def _no_format(dtype: Any, name: str) -> TypeError:
     return TypeError(f"{name} is {dtype}; wanted one of {', '.join(f.dtype.name for f in formats.ALL)}")
 
 
-def _type_name(x: Any) -> str:
-    return f"{type(x).__module__}.{type(x).__qualname__}"
+def _type_name(type_: type) -> str:
+    return f"{type_.__module__}.{type_.__qualname__}"

@@ -7,7 +7,7 @@ and for the FNUZ variants the AMD CDNA3 instruction set architecture. The codes 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -116,11 +116,11 @@ def cast(x: Any, format: Any, *, saturate: bool = True) -> np.ndarray:
         raise ValueError(f"format is {target.name}; wanted a floating-point format to round to")
     if x.dtype == target.dtype:
         return x
-    narrow = x.dtype.itemsize < 4 and x.dtype.kind not in "iu" or x.dtype == np.float32
+    is_integer = x.dtype.kind in "iu"
     with np.errstate(over="ignore", invalid="ignore"):
         if target is F64 or target is F32:
             return x.astype(target.dtype)
-        wide = x.astype(np.float32) if narrow else _odd_float32(x.astype(np.float64))
+        wide = _odd_float32(x.astype(np.float64)) if is_integer or x.dtype == F64.dtype else x.astype(np.float32)
         if target is E2M1 and np.isnan(wide).any():
             raise ValueError("x holds NaN, which e2m1 cannot; wanted numbers")
         if saturate and target.bits <= 8:
@@ -145,7 +145,7 @@ def decode(codes: Any, format: Any = None, dtype: Any = np.float32) -> np.ndarra
     return codes.view(source.dtype).astype(dtype)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _values(format: Format, dtype: np.dtype[Any]) -> np.ndarray:
     """The value of each of the 256 codes of a one-byte format."""
     table = np.arange(256, dtype=np.uint8).view(format.dtype).astype(dtype)

@@ -15,10 +15,9 @@ import numpy as np
 from kingpost import formats
 from kingpost.arrays import library_of
 from kingpost.formats import BF16, E4M3, E4M3FNUZ, E5M2, F32, Format
-from kingpost.scaling import ScaledTensor
+from kingpost.scaling import BLOCK, ScaledTensor
 
 STEP = 32  # products that one tensor-core step adds
-BLOCK = 128  # elements of K between promotions to float32
 
 _KEPT = 13  # fraction bits that a step keeps
 _FRACTION_BITS = {E4M3: 3, E4M3FNUZ: 3, E5M2: 2, BF16: 7, F32: 23}
@@ -107,7 +106,7 @@ def _operand(t: ScaledTensor) -> _Operand:
     values = formats.decode(_host(t.data), dtype=np.float64).T
     exponents = np.maximum(_exponent(np.abs(values)), _SMALLEST_EXPONENT[t.format])
     exponents[values == 0] = _ZERO
-    scales = t.scaling.expand(_host(t.scales).astype(np.float64), t.shape)[:, ::BLOCK].T
+    scales = t.scaling.by_block(_host(t.scales).astype(np.float64), t.shape).T
     signs = np.nan_to_num(np.sign(values)).astype(np.int8)
     return _Operand(values, exponents.astype(np.int8), signs, scales, _FRACTION_BITS[t.format])
 

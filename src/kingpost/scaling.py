@@ -16,6 +16,8 @@ from kingpost import formats
 from kingpost.arrays import library_of
 from kingpost.formats import E4M3, FLOAT8, U8, Format
 
+BLOCK = 128  # elements of K that share a scale, in the scalings by block
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -34,14 +36,12 @@ class Scaling:
 
         shape: [rows, columns], any leading batch dimensions are kept.
         """
-        rows, columns = (
-            1 if block is None else -(-size // block) for size, block in zip(shape[-2:], self.block, strict=True)
-        )
+        rows, columns = (1 if block is None else -(-size // block) for size, block in zip(shape[-2:], self.block))
         return (*shape[:-2], rows, columns)
 
     def expand(self, scales: Any, shape: tuple[int, ...]) -> Any:
         """The scale of every element: `scales` repeated to the data's shape, in the library that they came in."""
-        for dimension, (size, block) in zip((-2, -1), zip(shape[-2:], self.block, strict=True), strict=True):
+        for dimension, (size, block) in zip((-2, -1), zip(shape[-2:], self.block)):
             if block == 1:
                 continue
             span = size if block is None else block
@@ -51,6 +51,14 @@ class Scaling:
                 scales = scales.repeat_interleave(span, dim=dimension)
             scales = scales[..., :size, :] if dimension == -2 else scales[..., :size]
         return scales
+
+    def by_block(self, scales: Any, shape: tuple[int, ...]) -> Any:
+        """The scale of every row in every block of 128 columns: `scales` repeated to [..., rows, ceil(columns / 128)].
+
+        For a scaling whose blocks are 128 columns wide, or all of them.
+        """
+        one = Scaling(self.name, (self.block[0], None if self.block[1] is None else 1))
+        return one.expand(scales, (*shape[:-1], -(-shape[-1] // BLOCK)))
 
     def __str__(self) -> str:
         return self.name
@@ -166,9 +174,9 @@ def quantize(
 ) -> ScaledTensor:
     """`x` with one scale per block, chosen so that the block's largest magnitude becomes the format's largest value.
 
-    x: float32, bfloat16 or float16, numpy or torch, [rows, columns] or [batch, rows, columns], any strides. Returns data
-    and scales, both contiguous, in the same library and on the same device; numpy and torch give the same bits. In
-    float32, every operation rounded to nearest even:
+    x: float32, bfloat16 or float16, numpy or torch, [rows, columns] or [batch, rows, columns], any strides. Returns
+    data and scales, both contiguous, in the same library and on the same device; numpy and torch give the same bits.
+    In float32, every operation rounded to nearest even:
 
         scale = max(amax, eps) / format.maximum              (1 if that is 0, which needs eps=0)
         data  = cast(x / scale, format), saturating
@@ -189,7 +197,8 @@ def quantize(
     if len(x.shape) not in (2, 3):
         raise ValueError(f"x has shape {tuple(x.shape)}; wanted [rows, columns] or [batch, rows, columns]")
     kernel = _quantize_numpy if library == "numpy" else _quantize_torch
-    return ScaledTensor(*kernel(x, scaling, target, np.float32(eps), power_of_two), scaling)
+    data, scales = kernel(x, scaling, target, np.float32(eps), power_of_two)
+    return ScaledTensor(data, scales, scaling)
 
 
 def _quantize_numpy(
@@ -211,11 +220,10 @@ def _quantize_numpy(
         return formats.cast(x / scaling.expand(scales, x.shape), format), scales
 
 
-def _quantize_torch(
-    x: Any, scaling: Scaling, format: Format, eps: np.float32, power_of_two: bool
-) -> tuple[Any, Any]:
+def _quantize_torch(x: Any, scaling: Scaling, format: Format, eps: np.float32, power_of_two: bool) -> tuple[Any, Any]:
     import torch
 
+    assert format.maximum is not None
     x = x.detach().to(torch.float32).contiguous()
     padding, blocked = _blocks(tuple(x.shape), scaling)
     (_, rows), (_, columns) = padding
@@ -237,10 +245,10 @@ def _quantize_torch(
 
 
 def _blocks(shape: tuple[int, ...], scaling: Scaling) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
-    """Zeros to append to rows and columns, and the shape [..., blocks, rows, blocks, columns] that then separates them."""
+    """Zeros to append to rows and columns, and the shape [..., blocks, rows, blocks, columns] to give them then."""
     blocks = scaling.scales_shape(shape)[-2:]
-    spans = [size if block is None else block for size, block in zip(shape[-2:], scaling.block, strict=True)]
-    padding = [(0, n * span - size) for n, span, size in zip(blocks, spans, shape[-2:], strict=True)]
+    spans = [size if block is None else block for size, block in zip(shape[-2:], scaling.block)]
+    padding = [(0, n * span - size) for n, span, size in zip(blocks, spans, shape[-2:])]
     return padding, (*shape[:-2], blocks[0], spans[0], blocks[1], spans[1])
 
 

@@ -10,16 +10,16 @@ these integers are summed exactly; and the sum is truncated to 13 mantissa bits.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from kingpost import formats
 from kingpost.formats import E4M3, E5M2, Format
+from kingpost.scaling import BLOCK
 
 STEP = 32  # products in one instruction step
-BLOCK = 128  # elements of K that share a scale
 FRACTION_BITS = 13
 
 _ZERO = -64  # the exponent of a zero operand: two of them still fit int8, and lie below every product's
@@ -107,7 +107,7 @@ def canonical_nan(x: np.ndarray) -> np.ndarray:
     return np.where(nan, _NAN, x) if np.count_nonzero(nan) else x
 
 
-@lru_cache(maxsize=None)
+@cache
 def _exponents(format: Format) -> np.ndarray:
     """The exponent of each of a format's 256 codes, int8."""
     fraction_bits, bias = {E4M3: (3, 7), E5M2: (2, 15)}[format]
