@@ -233,7 +233,7 @@ def test_all_shared_memory_and_no_more(add):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("swizzle", [0, 128])
-@pytest.mark.parametrize(("row", "column"), [(0, 0), (16, 128), (40, 256)])
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (16, 128), (40, 384)])
 def test_tensor_map_in_the_parameter_block(swizzle, row, column):
     if driver.properties(0).capability < (9, 0):
         pytest.skip("tensor maps came with Hopper")
@@ -305,7 +305,7 @@ def test_buffers():
         buffer.write(data[::2])
     buffer.free()
     buffer.free()
-    with pytest.raises(DriverError, match="cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"):
+    with pytest.raises(DriverError, match="cuMemAlloc: CUDA_ERROR"):
         DeviceBuffer(1 << 50)
     DeviceBuffer(0)
 
