@@ -1,3 +1,9 @@
-"""FP8 matrix products, and what holds each one down."""
+"""FP8 matrix products at the speed of the hardware, from Python; and for each, what holds it down."""
+
+from kingpost.registry import devices
+from kingpost.ops import mm
+from kingpost.scaling import ScaledTensor, dequantize, quantize, validate
 
 __version__ = "0.1.0"
+
+__all__ = ["ScaledTensor", "__version__", "dequantize", "devices", "mm", "quantize", "validate"]

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 import kingpost as kp
-from kingpost import assemble, devices, emulate, ops, reference
+from kingpost import assemble, emulate, ops, reference, registry
 
 Array = np.ndarray[Any, Any]
 OUT_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32)}
@@ -121,6 +121,6 @@ class Trial:
         return self.emulator.model(self.a, self.b, self.out_dtype)
 
     @cached_property
-    def emulator(self) -> devices.Device:
+    def emulator(self) -> registry.Device:
         """The target on a CPU."""
-        return devices.find(f"emulated:{self.target}")
+        return registry.find(f"emulated:{self.target}")

@@ -1,0 +1,169 @@
+"""What a device is and which there are: built-in ones, and those that other packages bring.
+
+A device is a target times an executor. It offers candidates for a problem; a candidate bound to operands is a launch;
+prepared, a launch is a call that takes a stream. Packages bring devices through the entry-point group
+`kingpost.devices`: an entry named "family" gives a `Family`, which serves the names "family" and "family:which".
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+import numpy as np
+
+from kingpost.arrays import View
+from kingpost.formats import Format
+from kingpost.program import Program
+from kingpost.scaling import ScaledTensor
+
+BUILT_IN = {
+    "cpu": "kingpost.targets.cpu.device:FAMILY",
+    "cuda": "kingpost.targets.nvidia.device:CUDA",
+    "emulated": "kingpost.targets.nvidia.device:EMULATED",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked, for any number of rows M: D[M, n] = A[M, k] B[n, k]^T, with scaled operands.
+
+    b_scaling: that of B as [n, k], "128x128" or "row", as weights are kept.
+    """
+
+    op: str
+    n: int
+    k: int
+    a_format: Format
+    b_format: Format
+    a_scaling: str
+    b_scaling: str
+    out_format: Format
+    order: str = "ascending"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.op} of {self.a_format.name} {self.a_scaling!r} by {self.b_format.name} {self.b_scaling!r} into "
+            f"{self.out_format.name}, n = {self.n}, k = {self.k}"
+        )
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The views of one call: a [M, K], its scales, b [N, K] (K-major, as weights are kept), its scales, d [M, N].
+
+    scale_a is [M, ceil(K/128)] for "1x128"; scale_b [ceil(N/128), ceil(K/128)] for "128x128".
+    """
+
+    a: View
+    scale_a: View
+    b: View
+    scale_b: View
+    d: View
+
+    def __iter__(self) -> Iterator[View]:
+        return iter((self.a, self.scale_a, self.b, self.scale_b, self.d))
+
+
+class Candidate(Protocol):
+    """One way of a device to solve a problem."""
+
+    name: str
+
+    def microseconds(self, m: int) -> float:
+        """How long `m` rows would take, by the device's own model."""
+
+    def bind(self, operands: Operands) -> Any:
+        """A launch of it; raises ValueError naming the operand that it cannot take."""
+
+
+class Device(Protocol):
+    """A target times an executor."""
+
+    name: str
+    description: str
+    memory: str  # the device whose arrays it works on, as Views name it
+    keeps_calls: bool  # whether a prepared call may be kept for the next time with the same pointers
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Every way to solve the problem, empty if there is none."""
+
+    def prepare(self, launch: Any) -> Callable[[int], None]:
+        """The launch as a call that takes a stream's handle."""
+
+    def stream(self, given: Any, torch_arrays: bool) -> int:
+        """The handle of the stream that a caller gave, or works on."""
+
+    def staged(self, operands: Operands, stream: int) -> Any:
+        """A context manager: the operands, on this device for as long as it lasts, d copied back at its end."""
+
+
+class EmulatedDevice(Device, Protocol):
+    """A device that runs programs on the host, and can say what they are and should give."""
+
+    def text(self, program: Program) -> str:
+        """The program as the target's assembler takes it."""
+
+    def model(self, a: ScaledTensor, b: ScaledTensor, out_dtype: Any) -> np.ndarray:
+        """The product as the target's arithmetic gives it, computed without any program."""
+
+
+class Family(Protocol):
+    """Devices of one kind: those present, and one by what follows the colon in its name."""
+
+    def present(self) -> Sequence[Device]: ...
+
+    def find(self, which: str) -> Device:
+        """The device "family:which" ("" without a colon); raises ValueError if there is none."""
+
+
+class HostMemory:
+    """What devices that work on host arrays have in common."""
+
+    memory = "cpu"
+    keeps_calls = False  # a prepared call holds the arrays
+
+    def stream(self, given: Any, torch_arrays: bool) -> int:
+        if given is not None:
+            raise ValueError(f"stream is {given!r}; None is wanted on a device without streams")
+        return 0
+
+    @contextmanager
+    def staged(self, operands: Operands, stream: int) -> Iterator[Operands]:
+        elsewhere = next((view.device for view in operands if view.device != "cpu"), None)
+        if elsewhere is not None:
+            raise ValueError(f"an operand is on {elsewhere}; host memory is wanted on this device (use .to('cpu'))")
+        yield operands
+
+
+@functools.cache
+def _families() -> dict[str, Family]:
+    found: dict[str, Family] = {}
+    for name, place in BUILT_IN.items():
+        module, _, attribute = place.partition(":")
+        found[name] = getattr(importlib.import_module(module), attribute)
+    for entry in entry_points(group="kingpost.devices"):
+        if entry.name in found:
+            raise ValueError(f"device family {entry.name!r} of {entry.value} is taken; another name is wanted")
+        found[entry.name] = entry.load()
+    return found
+
+
+def devices() -> list[Device]:
+    """Every device present on this machine."""
+    return [device for family in _families().values() for device in family.present()]
+
+
+@functools.lru_cache(maxsize=256)
+def find(name: str) -> Device:
+    """The device of that name, "cpu", "cuda:0", "emulated:sm_90a"; raises ValueError saying what there is."""
+    family, _, which = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if family not in _families():
+        present = ", ".join(repr(device.name) for device in devices())
+        raise ValueError(f"device is {name!r}; one of {present} is wanted")
+    return _families()[family].find(which)

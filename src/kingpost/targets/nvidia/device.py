@@ -1,0 +1,147 @@
+"""NVIDIA devices: a GPU behind the driver, and the same target on the emulator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from kingpost import emulate, formats
+from kingpost.arrays import View
+from kingpost.registry import Candidate, Device, HostMemory, Operands, Problem
+from kingpost.program import Launch, Program, TensorMap, pack
+from kingpost.scaling import ScaledTensor
+from kingpost.targets.nvidia import planner
+from kingpost.targets.nvidia.arithmetic import promoted_product
+from kingpost.targets.nvidia.ptx import ptx
+
+
+class CudaDevice:
+    """A GPU: programs assembled, loaded and launched through the driver."""
+
+    keeps_calls = True
+
+    def __init__(self, index: int) -> None:
+        from kingpost.targets.nvidia import driver
+
+        self.driver, self.index = driver, index
+        self.name = self.memory = f"cuda:{index}"
+        self.properties = driver.properties(index)
+        self.description = f"{self.properties.name}, {self.properties.target}"
+        self.chip = planner.Chip(self.properties.multiprocessors, self.properties.shared_bytes_per_block)
+        self.loaded: dict[Program, Any] = {}
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        return planner.candidates(problem, self.chip) if self.properties.target == planner.TARGET else []
+
+    def prepare(self, launch: Launch) -> Callable[[int], None]:
+        program = launch.program
+        function = self.loaded.get(program)
+        if function is None:
+            image = self.driver.loadable(ptx(program), program.target)
+            function = self.loaded[program] = self.driver.load(image, program.name, self.index)
+        block = pack(launch, self._encode)
+        return self.driver.Prepared(function, launch.grid, 32 * program.warps, program.shared_bytes, block)
+
+    def stream(self, given: Any, torch_arrays: bool) -> int:
+        if given is None:
+            return self.driver.current_stream(self.index, torch_arrays)
+        handle = getattr(given, "cuda_stream", given)
+        if not isinstance(handle, int):
+            raise TypeError(f"stream is {given!r}; a CUDA stream's handle or a torch.cuda.Stream is wanted")
+        return handle
+
+    @contextmanager
+    def staged(self, operands: Operands, stream: int) -> Iterator[Operands]:
+        where = {view.device for view in operands}
+        if where == {self.memory}:
+            yield operands
+        elif where == {"cpu"}:
+            copies = [self._copied(view, stream) for view in operands]
+            yield Operands(*copies)
+            self._copy_back(copies[-1], operands.d, stream)
+        else:
+            raise ValueError(f"the operands are on {', '.join(sorted(where))}; {self.name} or the host is wanted")
+
+    def _copied(self, view: View, stream: int) -> View:
+        """The view's elements on the device, contiguous."""
+        array = np.ascontiguousarray(view.numpy())
+        buffer = self.driver.DeviceBuffer.holding(array, self.index, stream)
+        return View(buffer.pointer, view.shape, array.strides, view.format, self.name, buffer)
+
+    def _copy_back(self, copy: View, view: View, stream: int) -> None:
+        array = np.empty(view.shape, view.format.dtype)
+        copy.owner.read(array, stream)  # type: ignore[attr-defined]
+        view.numpy()[...] = array
+
+    def _encode(self, map: TensorMap) -> bytes:
+        view, type = map.view, map.type
+        return self.driver.encode_tensor_map(
+            view.pointer, view.format.name, view.shape, _row_strides(view), type.box, type.swizzle
+        )
+
+
+def _row_strides(view: View) -> tuple[int, ...]:
+    """Strides that the driver takes: in a dimension of one element, any multiple of 16 does."""
+    return tuple(s if size > 1 else 16 for size, s in zip(view.shape[:-1], view.strides[:-1])) + view.strides[-1:]
+
+
+class EmulatedHopper(HostMemory):
+    """sm_90a on the emulator: the H200's configurations, the bits of its tensor cores, on any CPU."""
+
+    name = f"emulated:{planner.TARGET}"
+    description = "Hopper, its instructions emulated on this machine's CPU"
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        return planner.candidates(problem, planner.H200)
+
+    def prepare(self, launch: Launch) -> Callable[[int], None]:
+        return lambda stream: _discard(emulate.run(launch, "early"))
+
+    def text(self, program: Program) -> str:
+        return ptx(program)
+
+    def model(self, a: ScaledTensor, b: ScaledTensor, out_dtype: Any) -> np.ndarray:
+        weight = b.T
+        a_codes, b_codes = (np.asarray(t.data).view(np.uint8) for t in (a, weight))
+        (n, _), repeated = weight.shape, np.repeat(np.asarray(weight.scales), 128, axis=0)
+        product = promoted_product(a_codes, np.asarray(a.scales), b_codes, repeated[:n])
+        return formats.cast(product, formats.named(out_dtype), saturate=False)
+
+
+def _discard(report: emulate.Report) -> None:
+    """A device's call returns nothing; `kingpost check` shows reports."""
+
+
+class _Cuda:
+    def present(self) -> Sequence[Device]:
+        from kingpost.targets.nvidia import driver
+
+        return [self.find(name.partition(":")[2]) for name in driver.available()]
+
+    @functools.cache  # noqa: B019 - one object for the process
+    def find(self, which: str) -> Device:
+        from kingpost.targets.nvidia import driver
+
+        name = f"cuda:{which or 0}"
+        if name not in driver.available():
+            present = ", ".join(driver.available()) or "none (no NVIDIA driver, or the cuda-bindings package is missing)"
+            raise ValueError(f"device is {name!r}; present GPUs: {present}")
+        return CudaDevice(int(which or 0))
+
+
+class _Emulated:
+    def present(self) -> Sequence[Device]:
+        return [_EMULATED]
+
+    def find(self, which: str) -> Device:
+        if which != planner.TARGET:
+            raise ValueError(f"device is 'emulated:{which}'; 'emulated:{planner.TARGET}' is wanted")
+        return _EMULATED
+
+
+_EMULATED = EmulatedHopper()
+CUDA, EMULATED = _Cuda(), _Emulated()

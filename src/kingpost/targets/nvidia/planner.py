@@ -1,0 +1,143 @@
+"""Ways to solve a problem on sm_90a, and a simple model of how long each takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from kingpost.registry import Operands, Problem
+from kingpost.formats import E4M3, Format
+from kingpost.program import Launch, Program, TensorMap
+from kingpost.targets.nvidia.kernels.sm90_fp8_block_scaled import BLOCK_K, sm90_fp8_block_scaled
+
+TARGET = "sm_90a"
+BARRIER_BYTES = 1024  # set aside for barriers and alignment
+FEWEST_STAGES, MOST_STAGES = 3, 8
+LARGEST_EXTENT = 1 << 31  # bytes that the kernel's 32-bit offsets reach
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What the model knows of a chip. Rates are per microsecond; measured on an H200 unless said otherwise."""
+
+    multiprocessors: int = 132
+    shared_bytes: int = 232448  # a block may use
+    cycles: float = 1450.0  # the clock under a large product, held by power
+    memory_bytes: float = 4.3e6
+    l2_bytes: float = 8.5e6
+
+
+H200 = Chip()
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a block of the kernel is laid out, and the share of the tensor cores' time that its main loop uses."""
+
+    warpgroups: int
+    subtiles: int
+    columns: int
+    busy: float
+
+    @property
+    def rows(self) -> int:
+        return 64 * self.subtiles * self.warpgroups
+
+
+TILES = (
+    Tile(2, 2, 128, 0.90),
+    Tile(3, 1, 128, 0.93),
+    Tile(2, 1, 128, 0.87),
+    Tile(1, 1, 128, 0.60),
+    Tile(2, 1, 64, 0.62),
+    Tile(1, 1, 64, 0.45),
+    Tile(1, 1, 32, 0.30),
+    Tile(1, 1, 16, 0.18),
+)
+
+
+@dataclass(frozen=True)
+class BlockScaledCandidate:
+    """The block-scaled fp8 kernel in one configuration, on one chip, for one problem."""
+
+    problem: Problem
+    chip: Chip
+    tile: Tile
+    stages: int
+    buffers: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.tile.rows}x{self.tile.columns}, {self.stages} stages, {self.buffers} buffers"
+
+    @cached_property
+    def program(self) -> Program:
+        tile = self.tile
+        return sm90_fp8_block_scaled(
+            warpgroups=tile.warpgroups, subtiles=tile.subtiles, columns=tile.columns, stages=self.stages,
+            buffers=self.buffers, group=8, out=self.problem.out_format,
+        )
+
+    def tiles(self, m: int) -> int:
+        return -(-m // self.tile.rows) * -(-self.problem.n // self.tile.columns)
+
+    def microseconds(self, m: int) -> float:
+        """Waves of tiles, each a chain of K blocks and an epilogue; or the time to move every byte once."""
+        tile, chip, n, k = self.tile, self.chip, self.problem.n, self.problem.k
+        products = tile.rows * tile.columns / 32 / tile.busy / chip.cycles  # one K block
+        feeding = (tile.rows + tile.columns) * BLOCK_K / (chip.l2_bytes / chip.multiprocessors)
+        block = max(products, feeding, 0.16)  # the last: barrier round trip, products and promotion of a small block
+        unhidden = 0.35 if self.buffers >= tile.subtiles else 0.7  # of the epilogue, a subtile
+        epilogue = 0.5 + unhidden * tile.subtiles
+        waves = -(-self.tiles(m) // chip.multiprocessors)
+        moved = (m * k + n * k + m * n * self.problem.out_format.itemsize) / chip.memory_bytes
+        return 2.0 + max(waves * (-(-k // BLOCK_K) * block + epilogue), moved)
+
+    def bind(self, operands: Operands) -> Launch:
+        program, chip = self.program, self.chip
+        (m, k), n = operands.a.shape, operands.b.shape[0]
+        for name in ("a", "b", "d", "scale_a", "scale_b"):
+            view = getattr(operands, name)
+            if name in ("a", "b", "d") and view.pointer % 16:
+                raise ValueError(f"{_ARGUMENTS[name]} starts at address {view.pointer:#x}; a multiple of 16 is wanted")
+            if name.startswith("scale") and (min(view.strides) < 0 or view.extent()[1] >= LARGEST_EXTENT):
+                raise ValueError(f"{_ARGUMENTS[name]} has strides {view.strides} bytes over shape {view.shape}; strides of "
+                                 f"at least 0 and an extent below {LARGEST_EXTENT} bytes are wanted")
+        arguments: dict[str, int | TensorMap] = {"m": m, "n": n, "k": k}
+        for parameter in program.parameters:
+            if parameter.name in ("a", "b", "d"):
+                arguments[parameter.name] = TensorMap(parameter.type, getattr(operands, parameter.name))  # type: ignore[arg-type]
+        scale_a, scale_b = operands.scale_a, operands.scale_b
+        arguments |= {
+            "scale_a": scale_a.pointer, "scale_a_row_stride": scale_a.strides[0], "scale_a_block_stride": scale_a.strides[1],
+            "scale_b": scale_b.pointer, "scale_b_column_stride": scale_b.strides[0],
+            "scale_b_block_stride": scale_b.strides[1],
+        }
+        grid = min(self.tiles(m), chip.multiprocessors)
+        return Launch(program, grid, arguments, (scale_a, scale_b))
+
+
+_ARGUMENTS = {"a": "a.data", "b": "b.data", "d": "out", "scale_a": "a.scales", "scale_b": "b.scales"}
+
+
+def candidates(problem: Problem, chip: Chip) -> list[BlockScaledCandidate]:
+    """Every configuration that fits the chip's shared memory; none if no kernel computes the problem."""
+    if (problem.op, problem.a_scaling, problem.b_scaling) != ("mm", "1x128", "128x128"):
+        return []
+    if (problem.a_format, problem.b_format, problem.order) != (E4M3, E4M3, "ascending"):
+        return []
+    found = []
+    for tile in TILES:
+        for buffers in range(1, tile.subtiles + 1):
+            stages = _stages(tile, buffers, problem.out_format, chip)
+            if stages >= FEWEST_STAGES:
+                found.append(BlockScaledCandidate(problem, chip, tile, stages, buffers))
+    return found
+
+
+def _stages(tile: Tile, buffers: int, out: Format, chip: Chip) -> int:
+    staging = buffers * tile.warpgroups * 64 * tile.columns * out.itemsize
+    stage = (tile.rows + tile.columns) * BLOCK_K
+    return min(MOST_STAGES, (chip.shared_bytes - BARRIER_BYTES - staging) // stage)
+
+
