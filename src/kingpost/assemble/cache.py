@@ -26,6 +26,8 @@ from pathlib import Path
 from kingpost.assemble.binary import Binary
 
 _FOLDER_MODE, _FILE_MODE = 0o755, 0o644  # whatever the umask: others may read a cache, never write it
+# What reading metadata raises that is missing, damaged, or of another release.
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 _memo: dict[tuple[Path, str | None], Binary] = {}
 _turns: dict[Path, threading.Lock] = {}  # one thread of this process assembles a text, also where no file can be locked
@@ -90,7 +92,7 @@ def entries() -> list[Entry]:
     """Every binary on disk, oldest first; damaged or half-written ones are left out."""
     found = []
     for metadata in path().glob("*/*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(*_UNREADABLE):
             facts = json.loads(metadata.read_text())
             image = metadata.with_suffix(".bin")
             file = image.stat()
@@ -118,7 +120,7 @@ def _read(folder: Path, tool: str | None) -> Binary | None:
         return None
     stems = [_stem(tool)] if tool else sorted((each.stem for each in folder.glob("*.json")), key=_version, reverse=True)
     for stem in stems:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # missing, damaged, or of another release
+        with contextlib.suppress(*_UNREADABLE):
             facts = json.loads((folder / f"{stem}.json").read_text())
             image = (folder / f"{stem}.bin").read_bytes()
             if hashlib.sha256(image).hexdigest() == facts.pop("sha256"):
