@@ -147,8 +147,11 @@ def _view_torch(tensor: Any, name: str) -> View:
     format = _TORCH_FORMATS.get(tensor.dtype) or _torch_format(tensor.dtype, name)
     device = _TORCH_DEVICES.get(tensor.device) or _torch_device(tensor, name)
     size = format.itemsize
-    strides = tuple([stride * size for stride in tensor.stride()])
-    return View(tensor.data_ptr(), tuple(tensor.shape), strides, format, device, tensor)
+    try:
+        strides = tuple([stride * size for stride in tensor.stride()])
+        return View(tensor.data_ptr(), tuple(tensor.shape), strides, format, device, tensor)
+    except RuntimeError as error:  # torch's way to say that there are no strides, or no memory
+        raise ValueError(f"{name} is {str(tensor.layout).removeprefix('torch.')}; wanted dense memory") from error
 
 
 def _torch_format(dtype: Any, name: str) -> Format:
@@ -180,7 +183,7 @@ def _view_cuda(array: Any, name: str) -> View:
         strides = tuple(format.itemsize * int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
     if not hasattr(array, "__dlpack_device__"):
         raise TypeError(
-            f"{name} is {_type_name(type(array))}, which does not say its GPU; wanted __dlpack_device__ too"
+            f"{name} is {_type_name(type(array))}, which does not name its GPU; wanted __dlpack_device__"
         )
     _, ordinal = array.__dlpack_device__()
     return View(interface["data"][0], shape, tuple(strides), format, f"cuda:{ordinal}", array)

@@ -142,7 +142,8 @@ def decode(codes: Any, format: Any = None, dtype: Any = np.float32) -> np.ndarra
         raise ValueError(f"codes are {codes.dtype}; wanted {source.itemsize} bytes each for {source.name}")
     if source.itemsize == 1:  # one table look-up beats converting each element
         return _values(source, np.dtype(dtype)).take(codes.view(np.uint8))
-    return codes.view(source.dtype).astype(dtype)
+    with np.errstate(invalid="ignore"):
+        return codes.view(source.dtype).astype(dtype)
 
 
 @cache

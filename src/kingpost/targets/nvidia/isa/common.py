@@ -137,14 +137,14 @@ def pack_bf16x2(warp: Any, low: Any, high: Any) -> Any:
     return halves[0] | halves[1] << np.uint32(16)
 
 
-def _check_stmatrix(address: Any, values: Any, into: Any) -> None:
+def _check_stmatrix(address: Any, values: Any, into: Any, offset: int) -> None:
     if len(values) not in (1, 2, 4):
         raise ValueError(f"stmatrix stores {len(values)} registers; 1, 2 or 4 are wanted")
 
 
 def _stmatrix_text(instruction: Instruction, name: Any) -> str:
     address, values = instruction.reads
-    return f"stmatrix.sync.aligned.m8n8.x{len(values)}.shared.b16 [{name(address)}], {name.vector(values)};"
+    return f"stmatrix.sync.aligned.m8n8.x{len(values)}.shared.b16 [{name(address)}+{instruction.fields['offset']}], {name.vector(values)};"
 
 
 @operation(
@@ -154,23 +154,23 @@ def _stmatrix_text(instruction: Instruction, name: Any) -> str:
     check=_check_stmatrix,
     uses=lambda i: {"issue": 1.0, "shared store bytes": 128.0 * len(i.reads[1])},
 )
-def stmatrix(warp: Any, address: Any, values: Any) -> None:
+def stmatrix(warp: Any, address: Any, values: Any, *, offset: int = 0) -> None:
     """Store 8x8 matrices of 16-bit elements: lane 8 i + r gives the address of row r of matrix i, register i of lane
     4 r + c its elements 2 c and 2 c + 1 (PTX ISA, "stmatrix")."""
     matrices = values.reshape(-1, 32)
-    rows = np.asarray(address)[: 8 * len(matrices)].astype(np.int64)
+    rows = np.asarray(address)[: 8 * len(matrices)].astype(np.int64) + offset
     if (rows % 16).any():
         warp.fail("misaligned", "stmatrix to a row address that is no multiple of 16")
     bytes = np.ascontiguousarray(matrices).view(np.uint8).reshape(len(rows), 16)
     warp.block.shared.write(rows[:, None] + np.arange(16), bytes, warp, GENERIC)
 
 
-@operation("st.shared.v2.f32 [{address}], {{{low}, {high}}};", name="st.shared.v2.f32",
+@operation("st.shared.v2.f32 [{address}+{offset}], {{{low}, {high}}};", name="st.shared.v2.f32",
            uses={"issue": 1.0, "shared store bytes": 256.0})
-def store_shared_pair(warp: Any, address: Any, low: Any, high: Any) -> None:
+def store_shared_pair(warp: Any, address: Any, low: Any, high: Any, *, offset: int = 0) -> None:
     """Two neighbouring float32 a lane."""
     pair = np.stack([low, high], axis=-1).astype(f32.dtype)
-    warp.block.shared.store(warp, np.asarray(address), pair.view(np.uint64)[:, 0])
+    warp.block.shared.store(warp, np.asarray(address) + u32.dtype.type(offset), pair.view(np.uint64)[:, 0])
 
 
 @operation("ld.global.nc.f32 {d}, [{address}];", name="ld.global.nc.f32", writes={"d": f32},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kingpost.formats import BF16, F32, Format
 from kingpost.program import Builder, Parameter, Register, Registers, swizzle
 from kingpost.targets.nvidia.isa.common import (
@@ -69,23 +71,28 @@ class TileStore:
         k = self.k
         line = base + ((k.warp % WARPS) * 16 + k.lane % 16) * self.span
         packed = pack_bf16x2(k, total[0::2], total[1::2])
-        first = swizzle(line, self.span) ^ (k.lane // 16 * 16)
+        chunks = self._chunks(swizzle(line, self.span) ^ (k.lane // 16 * 16))
         for step in range(self.columns // 16):
-            stmatrix(k, self._chunk(first, 2 * step), packed[4 * step: 4 * step + 4])
+            address, offset = chunks(2 * step)
+            stmatrix(k, address, packed[4 * step : 4 * step + 4], offset=offset)
 
     def _lay_f32(self, total: Registers, base: Register) -> None:
         """Lane l holds columns 2 (l mod 4) and the next of each 8, in rows l/4 and l/4 + 8."""
         k = self.k
         line = base + ((k.warp % WARPS) * 16 + k.lane // 4) * self.span
-        first = (swizzle(line, self.span) ^ (k.lane % 4 // 2 * 16)) + k.lane % 2 * 8
-        for half in range(2):
-            at = first + half * 8 * self.span  # 8 rows on, the swizzle repeats
-            for group in range(self.columns // 8):
+        chunks = self._chunks((swizzle(line, self.span) ^ (k.lane % 4 // 2 * 16)) + k.lane % 2 * 8)
+        for group in range(self.columns // 8):
+            address, offset = chunks(2 * group)
+            for half in range(2):  # 8 rows on, the swizzle repeats
                 pair = 4 * group + 2 * half
-                store_shared_pair(k, self._chunk(at, 2 * group), total[pair], total[pair + 1])
+                store_shared_pair(k, address, total[pair], total[pair + 1], offset=offset + half * 8 * self.span)
 
-    def _chunk(self, first: Register, chunk: int) -> Register:
-        """The address of 16-byte chunk `chunk` of a row whose chunk 0 lies, swizzled, at `first`."""
-        slab, within = divmod(chunk, self.span // 16)
-        at = first ^ (16 * within) if within else first
-        return at + slab * ROWS * self.span if slab else at  # type: ignore[no-any-return]
+    def _chunks(self, first: Register) -> Callable[[int], tuple[Register, int]]:
+        """Where 16-byte chunks of a row lie whose chunk 0 lies, swizzled, at `first`: an address and an offset to it."""
+        within = [first, *(first ^ (16 * chunk) for chunk in range(2, self.span // 16, 2))]
+
+        def chunk(index: int) -> tuple[Register, int]:
+            slab, place = divmod(index, self.span // 16)
+            return within[place // 2], slab * ROWS * self.span
+
+        return chunk
