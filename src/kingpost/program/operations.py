@@ -1,7 +1,8 @@
 """Portable operations: defined once here, lowered by each target's table of texts.
 
 An operation on registers of type T is looked up as ("name", T) by `portable`; `PORTABLE` lists them all. Integer
-arithmetic wraps; division and remainder truncate; float32 arithmetic rounds to nearest even, subnormals kept.
+arithmetic wraps; division and remainder truncate; float32 arithmetic rounds to nearest even, subnormals kept, and a
+NaN that it gives is 0x7fffffff, whatever NaN a CPU's own arithmetic would give.
 """
 
 from __future__ import annotations
@@ -26,10 +27,18 @@ def _portable(name: str, types: tuple[Type, ...], does: Callable[..., Any], resu
         )(does)
 
 
+_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
+
+
+def _one_nan(x: Any) -> Any:
+    nan = np.isnan(x) if x.dtype == f32.dtype else False
+    return np.where(nan, _NAN, x) if np.any(nan) else x
+
+
 _INTEGERS, _NUMBERS = (u32, s32, u64), (u32, s32, u64, f32)
-_portable("add", _NUMBERS, lambda warp, a, b: a + b)
-_portable("sub", _NUMBERS, lambda warp, a, b: a - b)
-_portable("mul", _NUMBERS, lambda warp, a, b: a * b)
+_portable("add", _NUMBERS, lambda warp, a, b: _one_nan(a + b))
+_portable("sub", _NUMBERS, lambda warp, a, b: _one_nan(a - b))
+_portable("mul", _NUMBERS, lambda warp, a, b: _one_nan(a * b))
 _portable("div", (u32, u64), lambda warp, a, b: a // b)
 _portable("rem", (u32, u64), lambda warp, a, b: a % b)
 _portable("min", _NUMBERS, lambda warp, a, b: np.minimum(a, b))
@@ -48,7 +57,7 @@ _portable("ge", _NUMBERS, lambda warp, a, b: a >= b, pred)
 _portable("eq", _NUMBERS, lambda warp, a, b: a == b, pred)
 _portable("ne", _NUMBERS, lambda warp, a, b: a != b, pred)
 _portable("select", _NUMBERS, lambda warp, a, b, condition: np.where(condition, a, b))
-_portable("fma", (f32,), lambda warp, a, b, c: fma32(a, b, c))
+_portable("fma", (f32,), lambda warp, a, b, c: _one_nan(fma32(a, b, c)))
 _portable("mad", (u32,), lambda warp, a, b, c: a * b + c)
 
 
