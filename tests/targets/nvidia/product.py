@@ -1,0 +1,126 @@
+"""Block-scaled products to launch by hand: seeded operands, a launch of a given configuration, and what must come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from kingpost.arrays import view
+from kingpost.formats import BF16, Format
+from kingpost.program import Launch, Program, TensorMap
+from kingpost.scaling import ScaledTensor
+from kingpost.targets.nvidia.arithmetic import promoted_product
+from kingpost.targets.nvidia.kernels.sm90_fp8_block_scaled import sm90_fp8_block_scaled
+
+NAN_CODES = (0x7F, 0xFF)
+
+
+class Config(NamedTuple):
+    """The kernel's configuration, but for the format of the result."""
+
+    warpgroups: int
+    subtiles: int
+    columns: int
+    stages: int
+    buffers: int
+    group: int = 8
+
+    @property
+    def rows(self) -> int:
+        return 64 * self.subtiles * self.warpgroups
+
+    def program(self, out: Format = BF16) -> Program:
+        return sm90_fp8_block_scaled(**self._asdict(), out=out)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """a: e4m3 [M, K], scale_a: float32 [M, blocks]; b: e4m3 [N, K], scale_b: float32 [block columns, blocks]."""
+
+    a: np.ndarray
+    scale_a: np.ndarray
+    b: np.ndarray
+    scale_b: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.a.shape[0], self.b.shape[0], self.a.shape[1]
+
+    def rows(self, count: int) -> Operands:
+        """The product of the first `count` rows of a."""
+        return Operands(self.a[:count], self.scale_a[:count], self.b, self.scale_b)
+
+    def scaled(self) -> tuple[ScaledTensor, ScaledTensor]:
+        return ScaledTensor(self.a, self.scale_a, "1x128"), ScaledTensor(self.b, self.scale_b, "128x128").T
+
+    def expected(self, out: Format) -> np.ndarray:
+        """What the chip gives, bit for bit, by the arithmetic model."""
+        columns = np.repeat(self.scale_b, 128, axis=0)[: len(self.b)]
+        total = promoted_product(self.a.view(np.uint8), self.scale_a, self.b.view(np.uint8), columns)
+        return total.astype(out.dtype)
+
+
+def operands(m: int, n: int, k: int, seed: int = 0, any_code: bool = False) -> Operands:
+    """Normally distributed codes (or, with any_code, all but NaN alike) under scales that differ everywhere."""
+    random = np.random.default_rng(seed)
+
+    def codes(rows: int) -> np.ndarray:
+        if any_code:
+            numbers = np.setdiff1d(np.arange(256), NAN_CODES).astype(np.uint8)
+            return random.choice(numbers, (rows, k)).view(ml_dtypes.float8_e4m3fn)
+        return random.standard_normal((rows, k)).astype(ml_dtypes.float8_e4m3fn)
+
+    def scales(rows: int) -> np.ndarray:
+        return random.uniform(0.5, 2, (rows, -(-k // 128))).astype(np.float32)
+
+    return Operands(codes(m), scales(m), codes(n), scales(-(-n // 128)))
+
+
+def poisoned(operands: Operands, out: Format) -> np.ndarray:
+    """A result that holds nothing but NaN: what a launch leaves out shows."""
+    m, n, _ = operands.shape
+    return np.full((m, n), np.nan, out.dtype)
+
+
+def launch(config: Config, operands: Operands, d: np.ndarray, grid: int | None = None) -> Launch:
+    """The launch that writes the product of `operands` into `d`, by default with one block for each tile."""
+    (m, n, k), program = operands.shape, config.program(view(d).format)
+    maps = {name: TensorMap(_type(program, name), view(getattr(operands, name, d))) for name in ("a", "b", "d")}
+    scale_a, scale_b = view(operands.scale_a), view(operands.scale_b)
+    arguments = {
+        "m": m, "n": n, "k": k, **maps,
+        "scale_a": scale_a.pointer, "scale_a_row_stride": scale_a.strides[0], "scale_a_block_stride": scale_a.strides[1],
+        "scale_b": scale_b.pointer, "scale_b_column_stride": scale_b.strides[0], "scale_b_block_stride": scale_b.strides[1],
+    }  # fmt: skip
+    tiles = -(-m // config.rows) * -(-n // config.columns)
+    return Launch(program, grid or tiles, arguments, (scale_a, scale_b))
+
+
+def _type(program: Program, name: str):
+    return next(parameter.type for parameter in program.parameters if parameter.name == name)
+
+
+def same_bits(x: np.ndarray, y: np.ndarray) -> bool:
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+
+
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "row-major": np.ascontiguousarray,
+    "transposed": np.asfortranarray,
+    "padded rows": lambda x: _inside(x, (len(x), x.shape[1] + 3), np.s_[:, : x.shape[1]]),
+    "padded and transposed": lambda x: _inside(x.T, (x.shape[1], len(x) + 5), np.s_[:, : len(x)]).T,
+    "every third, every second": lambda x: _inside(x, (3 * len(x), 2 * x.shape[1]), np.s_[::3, ::2]),
+    "one for all": lambda x: np.broadcast_to(x[:1, :1], x.shape),
+}
+"""Ways for the same scales to lie in memory, by name (the last makes them all alike)."""
+
+
+def _inside(x: np.ndarray, shape: tuple[int, int], where: tuple[slice, slice]) -> np.ndarray:
+    """x as a view of a larger array that holds NaN elsewhere."""
+    larger = np.full(shape, np.nan, x.dtype)
+    larger[where] = x
+    return larger[where]
