@@ -182,9 +182,7 @@ def _view_cuda(array: Any, name: str) -> View:
     if strides is None:  # the interface's way to say contiguous
         strides = tuple(format.itemsize * int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
     if not hasattr(array, "__dlpack_device__"):
-        raise TypeError(
-            f"{name} is {_type_name(type(array))}, which does not name its GPU; wanted __dlpack_device__"
-        )
+        raise TypeError(f"{name} is {_type_name(type(array))}, which does not name its GPU; wanted __dlpack_device__")
     _, ordinal = array.__dlpack_device__()
     return View(interface["data"][0], shape, tuple(strides), format, f"cuda:{ordinal}", array)
 

@@ -56,10 +56,9 @@ def wgmma_f32(
     a_codes: uint8 [M, 32], b_codes: uint8 [N, 32], any strides; c: float32 [M, N], None for zero; formats: E4M3 or
     E5M2. Returns a new float32 [M, N]. M and N are free, since each output depends on its own row and column alone.
     """
-    a, b = _operand(a_codes, a_format), _operand(b_codes, b_format)
-    if a.values.shape[0] != STEP or b.values.shape[0] != STEP:
+    if a_codes.shape[1:] != (STEP,) or b_codes.shape[1:] != (STEP,):
         raise ValueError(f"a_codes are {a_codes.shape}, b_codes {b_codes.shape}; wanted [M, {STEP}] and [N, {STEP}]")
-    return _chain(a, b, c)
+    return _chain(_operand(a_codes, a_format), _operand(b_codes, b_format), c)
 
 
 def block_product(
@@ -142,8 +141,8 @@ def _chain(a: _Operand, b: _Operand, c: np.ndarray | None) -> np.ndarray:
     total = np.zeros((rows, columns), np.float32) if c is None else np.array(c, np.float32)
     if total.shape != (rows, columns):
         raise ValueError(f"c is {total.shape}; wanted {(rows, columns)}")
-    width = min(columns, 256)
-    height = min(rows, max(1, _TILE // max(width, 1)))
+    width = max(1, min(columns, 256))
+    height = max(1, min(rows, _TILE // width))
     scratch = _Scratch(np.empty((STEP, height, width), np.float32), np.empty((STEP, height, width), np.int8))
     for k in range(0, depth, STEP):
         for m in range(0, rows, height):

@@ -1,0 +1,156 @@
+"""Hopper's FP8 arithmetic against a slow model in integers, and against mmasim where it is installed."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from kingpost import formats
+from kingpost.formats import E4M3, E5M2, F32
+from kingpost.targets.nvidia import arithmetic
+
+PAIRS = [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2)]
+SMALLEST_EXPONENT = {E4M3: -6, E5M2: -14, F32: -126}
+
+
+def codes(rng, rows, format, kind, columns=32):
+    """Random bytes of one kind, NaN and infinity replaced by the largest number."""
+    x = rng.integers(0, 256, (rows, columns), dtype=np.uint8)
+    if kind == "small":
+        x &= 0x8F
+    elif kind == "large":
+        x |= 0x70
+    elif kind == "sparse":
+        x[rng.random(x.shape) < 0.95] &= 0x80
+    last = 0x7E if format is E4M3 else 0x7B
+    return np.where((x & 0x7F) > last, (x & 0x80) | last, x).astype(np.uint8)
+
+
+def accumulators(rng, shape, kind):
+    c = rng.standard_normal(shape).astype(np.float32)
+    if kind == "larger":
+        c = np.ldexp(c, rng.integers(5, 31, shape))
+    elif kind == "smaller":
+        c = np.ldexp(c, -rng.integers(5, 31, shape))
+    elif kind == "subnormal":
+        c = np.ldexp(c, -rng.integers(120, 149, shape))
+    return np.zeros(shape, np.float32) if kind == "zero" else c
+
+
+def step_in_integers(a, b, c, a_format, b_format):
+    """One output of one step, as the paper writes it. a, b, c: Python floats."""
+
+    def exponent(x, format):
+        return max(int(np.frexp(x)[1]) - 1, SMALLEST_EXPONENT[format])
+
+    def toward_zero(x, grid):
+        return int(x / grid) * grid  # int() truncates
+
+    addends = [(Fraction(c), exponent(c, F32))] if c else []
+    for x, y in zip(a, b):
+        if x and y:
+            addends.append((Fraction(x) * Fraction(y), exponent(x, a_format) + exponent(y, b_format)))
+    if not addends:
+        return 0.0
+    grid = Fraction(2) ** (max(e for _, e in addends) - 13)
+    total = sum(toward_zero(x, grid) for x, _ in addends)
+    return float(toward_zero(total, Fraction(2) ** (exponent(float(total), F32) - 13)))
+
+
+@pytest.mark.parametrize("a_format, b_format", PAIRS, ids=str)
+@pytest.mark.parametrize("kind", ["any", "small", "large", "sparse"])
+def test_a_step_is_the_papers(a_format, b_format, kind):
+    rng = np.random.default_rng(1)
+    a, b = codes(rng, 3, a_format, kind), codes(rng, 4, b_format, kind)
+    for size in ("zero", "alike", "larger", "smaller", "subnormal"):
+        c = accumulators(rng, (3, 4), size)
+        got = arithmetic.wgmma_f32(a, b, c, a_format, b_format)
+        x, y = formats.decode(a, a_format, np.float64), formats.decode(b, b_format, np.float64)
+        want = [[step_in_integers(x[i], y[j], float(c[i, j]), a_format, b_format) for j in range(4)] for i in range(3)]
+        np.testing.assert_array_equal(got.view(np.uint32), np.float32(want).view(np.uint32))
+
+
+@pytest.mark.parametrize("a_format, b_format", PAIRS, ids=str)
+def test_a_step_is_mmasims(a_format, b_format):
+    torch = pytest.importorskip("torch")
+    simulator = pytest.importorskip("mmasim.nv_ptx.sim")
+    step = simulator.WGMMA("Hopper", f"m64n64k32.f32.{a_format}.{b_format}")
+    rng = np.random.default_rng(2)
+    for kind in ("any", "small", "large", "sparse"):
+        for size in ("zero", "alike", "larger", "smaller", "subnormal"):
+            a, b = codes(rng, 64, a_format, kind), codes(rng, 64, b_format, kind)
+            c = accumulators(rng, (64, 64), size)
+            if kind == "any":
+                a[0, 0], b[5, 7], c[9, 9], c[10, 10] = 0x7F, 0xFF, np.nan, np.inf
+            x, y = (
+                torch.from_numpy(operand).view(getattr(torch, format.dtype.name))
+                for operand, format in ((a, a_format), (b, b_format))
+            )
+            want = step(x, y.T, torch.from_numpy(c)).numpy()
+            got = arithmetic.wgmma_f32(a, b, c, a_format, b_format)
+            np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
+def test_zeros_nan_and_infinity():
+    zero, one, nan = (np.full((1, 32), code, np.uint8) for code in (0x80, 0x38, 0x7F))
+    c = np.float32([[-0.0]])
+    assert arithmetic.wgmma_f32(zero, one, c).view(np.uint32)[0, 0] == 0
+    assert arithmetic.wgmma_f32(zero, nan).view(np.uint32)[0, 0] == 0x7FFFFFFF
+    assert arithmetic.wgmma_f32(one, one, np.float32([[np.nan]])).view(np.uint32)[0, 0] == 0x7FFFFFFF
+    assert arithmetic.wgmma_f32(one, one, np.float32([[-np.inf]]))[0, 0] == -np.inf
+    infinite = np.full((1, 32), 0x7C, np.uint8)
+    assert arithmetic.wgmma_f32(infinite, one, None, E5M2)[0, 0] == np.inf
+    assert np.isnan(arithmetic.wgmma_f32(infinite, zero, None, E5M2)[0, 0])
+
+
+def test_special_values_stay_in_their_rows_and_columns():
+    rng = np.random.default_rng(3)
+    a, b = codes(rng, 5, E4M3, "any"), codes(rng, 6, E4M3, "any")
+    c = accumulators(rng, (5, 6), "alike")
+    want = arithmetic.wgmma_f32(a, b, c)
+    a[2, 3] = 0x7F
+    got = arithmetic.wgmma_f32(a, b, c)
+    assert np.isnan(got[2]).all()
+    np.testing.assert_array_equal(np.delete(got, 2, 0), np.delete(want, 2, 0))
+
+
+def test_tiles_do_not_matter():
+    rng = np.random.default_rng(4)
+    a, b = codes(rng, 70, E4M3, "any", 128), codes(rng, 300, E4M3, "any", 128)
+    whole = arithmetic.block_product(a, b)
+    np.testing.assert_array_equal(whole[69:, 299:], arithmetic.block_product(a[69:], b[299:]))
+    np.testing.assert_array_equal(whole[:1], arithmetic.block_product(a[:1], b))
+    assert arithmetic.block_product(a[:0], b).shape == (0, 300)
+
+
+def test_blocks_are_chains_of_steps_and_the_product_promotes_them():
+    rng = np.random.default_rng(5)
+    a, b = codes(rng, 7, E4M3, "any", 208), codes(rng, 9, E4M3, "any", 208)
+    a_scales, b_scales = (rng.random((rows, 2)).astype(np.float32) for rows in (7, 9))
+    total = np.zeros((7, 9), np.float32)
+    for block, (start, stop) in enumerate(((0, 128), (128, 208))):
+        partial = None
+        for k in range(start, stop, 32):
+            x, y = (np.pad(z[:, k : min(k + 32, stop)], ((0, 0), (0, max(0, k + 32 - stop)))) for z in (a, b))
+            partial = arithmetic.wgmma_f32(x, y, partial)
+        np.testing.assert_array_equal(partial, arithmetic.block_product(a[:, start:stop], b[:, start:stop]))
+        total = formats.fma32(partial, a_scales[:, block, None] * b_scales[None, :, block], total)
+    np.testing.assert_array_equal(arithmetic.promoted_product(a, a_scales, b, b_scales), total)
+    a_scales[3, 1] = np.nan
+    got = arithmetic.promoted_product(a, a_scales, b, b_scales)
+    assert (got[3].view(np.uint32) == 0x7FFFFFFF).all()
+    np.testing.assert_array_equal(np.delete(got, 3, 0), np.delete(total, 3, 0))
+
+
+def test_refusals():
+    a, scales = np.zeros((4, 32), np.uint8), np.ones((4, 1), np.float32)
+    with pytest.raises(ValueError, match=r"a_codes are \(4, 16\).*wanted \[M, 32\]"):
+        arithmetic.wgmma_f32(a[:, :16], a)
+    with pytest.raises(ValueError, match=r"codes are float32 \(4, 32\); wanted uint8"):
+        arithmetic.wgmma_f32(a.astype(np.float32), a)
+    with pytest.raises(ValueError, match="format is e4m3fnuz; Hopper multiplies e4m3 and e5m2"):
+        arithmetic.wgmma_f32(a, a, None, formats.E4M3FNUZ)
+    with pytest.raises(ValueError, match=r"c is \(1, 4\); wanted \(4, 4\)"):
+        arithmetic.wgmma_f32(a, a, np.zeros((1, 4), np.float32))
+    with pytest.raises(ValueError, match=r"b_scales is float32 \(4, 2\); wanted float32 \(4, 1\)"):
+        arithmetic.promoted_product(a, scales, a, np.ones((4, 2), np.float32))

@@ -1,0 +1,118 @@
+"""The truth, and a bound on errors that holds for every arithmetic and still catches a lost step."""
+
+import numpy as np
+import pytest
+
+from kingpost import formats, reference
+from kingpost.scaling import ScaledTensor, quantize
+from kingpost.targets.cpu import product
+from kingpost.targets.nvidia import arithmetic
+
+SHAPES = [(32, 64, 32), (16, 64, 128), (7, 40, 400), (32, 64, 1024), (32, 128, 7168)]
+
+
+def data(kind, *shape, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape)
+    if kind == "positive":
+        x = np.abs(x)
+    elif kind == "outliers":
+        x *= np.where(rng.random(shape) < 0.01, 300, 1)
+    elif kind == "heavy":
+        x *= np.exp(2 * rng.standard_normal(shape))
+    elif kind == "constant":
+        x = np.full(shape, 1 / 3) + (np.arange(shape[1]) % 32 == 5) * 40
+    return x.astype(np.float32)
+
+
+def operands(kind, rows, columns, depth):
+    return quantize(data(kind, rows, depth), "1x128"), quantize(data(kind, columns, depth, seed=1), "128x128")
+
+
+def on_hopper(a, w):
+    return arithmetic.promoted_product(
+        a.data.view(np.uint8), a.scaling.by_block(a.scales, a.shape),
+        w.data.view(np.uint8), w.scaling.by_block(w.scales, w.shape),
+    )  # fmt: skip
+
+
+def on_cpu(a, w, out_format="float32"):
+    return product(a.data, a.scales, a.scaling, w.data, w.scales, w.scaling, out_format)
+
+
+def test_truth_is_the_exact_product():
+    a, w = operands("normal", 3, 5, 150)
+    values = [formats.decode(t.data, dtype=np.float64) * t.scaling.expand(t.scales, t.shape) for t in (a, w)]
+    np.testing.assert_array_equal(reference.truth(a, w.T), values[0] @ values[1].T)
+
+
+@pytest.mark.parametrize("rows, columns, depth", SHAPES)
+@pytest.mark.parametrize("kind", ["normal", "positive", "outliers", "heavy", "constant"])
+def test_the_bound_holds_and_means_something(kind, rows, columns, depth):
+    a, w = operands(kind, rows, columns, depth)
+    truth = reference.truth(a, w.T)
+    for out_format in ("float32", "bfloat16"):
+        allowed = reference.bound(a, w.T, out_format)
+        hopper, cpu = (
+            np.max(np.abs(formats.decode(formats.cast(result, out_format)) - truth) / allowed)
+            for result in (on_hopper(a, w), on_cpu(a, w))
+        )
+        assert max(hopper, cpu) <= 1
+        if kind != "constant":  # which may come out exact
+            assert hopper >= 1 / 16
+
+
+@pytest.mark.parametrize("rows, columns, depth", SHAPES)
+@pytest.mark.parametrize("kind", ["normal", "positive", "outliers", "heavy"])
+def test_a_lost_step_is_caught(kind, rows, columns, depth):
+    a, w = operands(kind, rows, columns, depth)
+    for start in (0, depth // 2 // 32 * 32, (depth - 1) // 32 * 32):
+        lossy = a.data.copy()
+        lossy[:, start : start + 32] = 0
+        result = on_hopper(ScaledTensor(lossy, a.scales, a.scaling), w)
+        for out_format in ("float32", "bfloat16"):
+            with pytest.raises(ValueError, match=r"result at \(\d+, \d+\) is .* wanted .* within"):
+                reference.check(formats.cast(result, out_format), a, w.T)
+
+
+def test_the_bound_follows_every_scaling_and_negative_scales():
+    for a_scaling, w_scaling in (("row", "row"), ("tensor", "tensor"), ("128x128", "1x128"), ("tensor", "128x128")):
+        a, w = quantize(data("normal", 9, 300), a_scaling), quantize(data("normal", 8, 300), w_scaling)
+        assert 0 < reference.check(on_cpu(a, w), a, w.T) <= 1
+        a.scales[...] *= -1
+        assert 0 < reference.check(on_hopper(a, w), a, w.T) <= 1
+
+
+def test_check_reads_torch_and_counts_what_is_not_finite():
+    a, w = operands("normal", 4, 8, 128)
+    result = on_hopper(a, w)
+    share = reference.check(result, a, w.T)
+    torch = pytest.importorskip("torch")
+    assert reference.check(torch.from_numpy(result), a, w.T) == share
+    result[1, 2] = np.nan
+    with pytest.raises(ValueError, match=r"result at \(1, 2\) is nan"):
+        reference.check(result, a, w.T)
+    a.scales[1] = np.nan  # then NaN is right, in all of that row
+    with pytest.raises(ValueError, match=r"result at \(1, 0\) is"):
+        reference.check(result, a, w.T)
+    result[1] = np.nan
+    assert reference.check(result, a, w.T) <= 1
+
+
+def test_empty_products():
+    for rows, columns, depth in ((0, 8, 128), (4, 0, 128), (4, 8, 0)):
+        a, w = operands("normal", rows, columns, depth)
+        assert reference.bound(a, w.T).shape == (rows, columns)
+        assert reference.check(np.zeros((rows, columns), np.float32), a, w.T) == 0
+
+
+def test_refusals():
+    a, w = operands("normal", 4, 8, 128)
+    with pytest.raises(ValueError, match=r"a is \(4, 128\) and b \(8, 128\); wanted \[M, K\] and \[K, N\]"):
+        reference.truth(a, quantize(data("normal", 8, 128), "column"))
+    with pytest.raises(ValueError, match="b is scaled 1x128; wanted one scale for each 128 of K"):
+        reference.truth(a, quantize(data("normal", 128, 8), "1x128"))
+    with pytest.raises(ValueError, match="out_format is e4m3; wanted bfloat16 or float32"):
+        reference.bound(a, w.T, "e4m3")
+    with pytest.raises(ValueError, match=r"result has shape \(1, 1\); wanted \(4, 8\)"):
+        reference.check(np.zeros((1, 1), np.float32), a, w.T)

@@ -1,0 +1,192 @@
+"""Scalings: shapes, quantising (the same bits from numpy and torch), dequantising, and refusals."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kingpost.scaling as scaling
+from kingpost import formats
+from kingpost.scaling import ScaledTensor, dequantize, quantize, validate
+
+
+def data(*shape):
+    return np.ones(shape, ml_dtypes.float8_e4m3fn)
+
+
+def normal(*shape, dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal(shape) * np.exp(2 * rng.standard_normal(shape))).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    "name, wanted",
+    [
+        ("1x128", (130, 3)),
+        ("128x1", (2, 300)),
+        ("128x128", (2, 3)),
+        ("row", (130, 1)),
+        ("column", (1, 300)),
+        ("tensor", (1, 1)),
+    ],
+)
+def test_shapes_and_expansion(name, wanted):
+    it = scaling.named(name)
+    assert it.scales_shape((130, 300)) == wanted
+    assert it.scales_shape((5, 130, 300)) == (5, *wanted)
+    assert it.transposed.scales_shape((300, 130)) == wanted[::-1]
+    scales = np.arange(np.prod(wanted), dtype=np.float32).reshape(wanted)
+    expanded = it.expand(scales, (130, 300))
+    assert expanded.shape == (130, 300)
+    rows, columns = it.block
+    for i, j in ((0, 0), (127, 127), (128, 128), (129, 299), (129, 0)):
+        assert expanded[i, j] == scales[i // (rows or 1000), j // (columns or 1000)]
+    np.testing.assert_array_equal(it.transposed.expand(scales.T, (300, 130)), expanded.T)
+    if columns != 1:
+        np.testing.assert_array_equal(it.by_block(scales, (130, 300)), expanded[:, ::128])
+
+
+def test_empty_shapes():
+    assert scaling.named("128x128").scales_shape((0, 128)) == (0, 1)
+    assert scaling.named("row").by_block(np.ones((5, 1), np.float32), (5, 0)).shape == (5, 0)
+    for shape in ((0, 300), (300, 0)):
+        for name in scaling.SCALINGS:
+            assert dequantize(quantize(normal(*shape), name)).shape == shape
+
+
+def test_quantize_follows_the_stated_formula():
+    x = normal(130, 300)
+    t = quantize(x, "1x128")
+    for j in range(3):
+        block = x[:, 128 * j : 128 * (j + 1)]
+        scale = np.abs(block).max(axis=1) / np.float32(448)
+        np.testing.assert_array_equal(t.scales[:, j], scale)
+        np.testing.assert_array_equal(t.data[:, 128 * j : 128 * (j + 1)], formats.cast(block / scale[:, None], "e4m3"))
+    assert np.abs(dequantize(t) - x).max() <= np.abs(x).max() * 2**-4
+    assert quantize(np.zeros((2, 128), np.float32), "row", eps=448).scales.tolist() == [[1], [1]]
+    assert quantize(np.zeros((2, 128), np.float32), "row", eps=0).scales.tolist() == [[1], [1]]
+
+
+def test_powers_of_two_round_up_exactly():
+    x = np.zeros((4, 128), np.float32)
+    x[:, 0] = 448, 449, 448 * 2**-20, 1e-41
+    t = quantize(x, "row", eps=0, power_of_two=True)
+    assert t.scales[:, 0].tolist() == [1, 2, 2**-20, 2.0**-126]
+    mantissas = quantize(normal(64, 256), "1x128", power_of_two=True).scales.view(np.int32) & 0x7FFFFF
+    assert not mantissas.any()
+
+
+@pytest.mark.parametrize("name", scaling.SCALINGS)
+@pytest.mark.parametrize("format", ["e4m3", "e4m3fnuz", "e5m2"])
+@pytest.mark.parametrize("power_of_two", [False, True])
+def test_numpy_and_torch_give_the_same_bits(name, format, power_of_two):
+    torch = pytest.importorskip("torch")
+    for shape, dtype in (
+        ((130, 300), "float32"),
+        ((2, 257, 130), "bfloat16"),
+        ((129, 64), "float16"),
+        ((0, 7), "float32"),
+    ):
+        x = torch.from_numpy(np.clip(normal(*shape), -6e4, 6e4)).to(getattr(torch, dtype))
+        x[..., : shape[-2] // 2, :64] = 0
+        x = x.mT.contiguous().mT  # any strides
+        host = x.view(torch.uint16).numpy().view(ml_dtypes.bfloat16) if dtype == "bfloat16" else x.numpy()
+        ours = quantize(host, name, format=format, power_of_two=power_of_two)
+        theirs = quantize(x, name, format=format, power_of_two=power_of_two)
+        assert theirs.data.is_contiguous() and theirs.scales.is_contiguous()
+        np.testing.assert_array_equal(theirs.data.view(torch.uint8).numpy(), ours.data.view(np.uint8))
+        np.testing.assert_array_equal(theirs.scales.numpy().view(np.uint32), ours.scales.view(np.uint32))
+        np.testing.assert_array_equal(dequantize(theirs).numpy(), dequantize(ours))
+        validate(ours)
+        validate(theirs)
+
+
+def test_transposing_is_a_view():
+    t = quantize(normal(130, 300), "1x128")
+    assert (t.T.shape, t.T.scaling.name, t.T.scales.shape) == ((300, 130), "128x1", (3, 130))
+    assert np.shares_memory(t.T.data, t.data) and np.shares_memory(t.T.scales, t.scales)
+    np.testing.assert_array_equal(dequantize(t.T), dequantize(t).T)
+    batch = quantize(normal(2, 130, 300), "128x128")
+    assert batch.mT.shape == (2, 300, 130)
+    with pytest.raises(ValueError, match=r"\(2, 130, 300\); .T wants two dimensions"):
+        batch.T  # noqa: B018
+
+
+def test_transposing_in_torch_is_a_view():
+    torch = pytest.importorskip("torch")
+    t = quantize(torch.from_numpy(normal(130, 300)), "1x128")
+    assert t.T.data.data_ptr() == t.data.data_ptr()
+    assert t.T.T.shape == t.shape
+    assert t.to("cpu").data is t.data
+
+
+def test_scales_of_any_strides_are_kept_as_given():
+    scales = np.ones((3, 132), np.float32)[:, :130].T
+    t = ScaledTensor(data(130, 300), scales, "1x128")
+    assert t.scales is scales
+    assert repr(t) == "ScaledTensor(e4m3 [130, 300], scaling='1x128')"
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ((data(4, 128).view(np.uint8), np.ones((4, 1), np.float32), "row"), TypeError, r"data is uint8.*\.view\("),
+        (
+            (np.ones((4, 128), np.float32), np.ones((4, 1), np.float32), "row"),
+            TypeError,
+            "data is float32; wanted e4m3",
+        ),
+        ((data(4, 128), np.ones((4, 1)), "row"), TypeError, "scales are float64; wanted float32"),
+        (
+            (data(4, 128), np.ones((1, 4), np.float32), "row"),
+            ValueError,
+            r"scales have shape \(1, 4\); wanted \(4, 1\)",
+        ),
+        ((data(128), np.ones((1, 1), np.float32), "row"), ValueError, r"data has shape \(128,\); wanted \[rows"),
+        ((data(4, 128), np.ones((4, 1), np.float32), "1x64"), ValueError, "'1x64'; wanted one of 1x128, 128x1"),
+        (([[1.0]], np.ones((1, 1), np.float32), "row"), TypeError, "data is builtins.list; wanted a numpy array"),
+        ((data(4, 128), np.ones((4, 1), np.complex64), "row"), TypeError, "scales is complex64"),
+    ],
+)
+def test_refusals(arguments, error, message):
+    with pytest.raises(error, match=message):
+        ScaledTensor(*arguments)
+
+
+def test_refuses_mixed_libraries():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="scales are a torch array and data a numpy one"):
+        ScaledTensor(data(4, 128), torch.ones(4, 1), "row")
+    with pytest.raises(ValueError, match="device is 'cuda:0'; numpy data stay"):
+        ScaledTensor(data(4, 128), np.ones((4, 1), np.float32), "row").to("cuda:0")
+    with pytest.raises(ValueError, match="x holds NaN"):
+        quantize(torch.tensor([[float("inf")]]), "row")
+
+
+@pytest.mark.parametrize(
+    "x, options, error, message",
+    [
+        (np.full((1, 2), np.nan, np.float32), {}, ValueError, "x holds NaN or infinity"),
+        (np.full((1, 2), -np.inf, np.float32), {}, ValueError, "x holds NaN or infinity"),
+        (np.ones((1, 2)), {}, TypeError, "x is float64; wanted float32, bfloat16 or float16"),
+        (np.ones(2, np.float32), {}, ValueError, r"x has shape \(2,\)"),
+        (np.ones((1, 2), np.float32), {"format": "bfloat16"}, ValueError, "format is bfloat16; wanted one of e4m3"),
+        (np.ones((1, 2), np.float32), {"eps": -1}, ValueError, "eps is -1"),
+    ],
+)
+def test_quantize_refuses(x, options, error, message):
+    with pytest.raises(error, match=message):
+        quantize(x, "row", **options)
+
+
+def test_validate_names_the_place():
+    t = quantize(normal(4, 256), "1x128")
+    t.scales[2, 1] = np.nan
+    with pytest.raises(ValueError, match=r"scales at \(2, 1\) are nan; wanted finite and positive"):
+        validate(t)
+    t.scales[2, 1] = 0
+    with pytest.raises(ValueError, match=r"scales at \(2, 1\) are 0.0"):
+        validate(t)
+    t.scales[2, 1] = 1
+    t.data.view(np.uint8)[3, 5] = 0x7F
+    with pytest.raises(ValueError, match=r"data at \(3, 5\) are nan"):
+        validate(t)
