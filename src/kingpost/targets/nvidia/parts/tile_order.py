@@ -21,7 +21,7 @@ class TileOrder:
         return self.rows * self.columns  # type: ignore[no-any-return]
 
     def place(self, tile: Register) -> tuple[Register, Register]:
-        """The tile's row and column. Tiles past the last give places past the last row, never before it."""
+        """The tile's row and column. Tiles past the last give places outside the result."""
         k, per_group = self.k, self.columns * self.group
         first = tile // per_group * self.group
         within = tile % per_group
