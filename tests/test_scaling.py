@@ -100,6 +100,18 @@ def test_numpy_and_torch_give_the_same_bits(name, format, power_of_two):
         validate(theirs)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", scaling.SCALINGS)
+def test_a_gpu_gives_the_same_bits(name):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a torch that sees the GPU")
+    x = normal(130, 300)
+    ours, theirs = quantize(x, name), quantize(torch.from_numpy(x).cuda(), name)
+    np.testing.assert_array_equal(theirs.scales.cpu().numpy().view(np.uint32), ours.scales.view(np.uint32))
+    np.testing.assert_array_equal(theirs.data.view(torch.uint8).cpu().numpy(), ours.data.view(np.uint8))
+
+
 def test_transposing_is_a_view():
     t = quantize(normal(130, 300), "1x128")
     assert (t.T.shape, t.T.scaling.name, t.T.scales.shape) == ((300, 130), "128x1", (3, 130))

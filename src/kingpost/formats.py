@@ -123,9 +123,20 @@ def cast(x: Any, format: Any, *, saturate: bool = True) -> np.ndarray:
         wide = _odd_float32(x.astype(np.float64)) if is_integer or x.dtype == F64.dtype else x.astype(np.float32)
         if target is E2M1 and np.isnan(wide).any():
             raise ValueError("x holds NaN, which e2m1 cannot; wanted numbers")
+        if target is UE8M0:
+            return _power_of_two(wide, saturate)
         if saturate and target.bits <= 8:
             wide = np.clip(wide, -target.maximum, target.maximum)
         return wide.astype(target.dtype)
+
+
+def _power_of_two(x: np.ndarray, saturate: bool) -> np.ndarray:
+    """float32 `x` to ue8m0, whose codes are the exponent field of float32; ml_dtypes releases differ on ties."""
+    bits = x.view(np.int32)
+    codes = np.where(bits < 0x600000, 0, (bits + 0x400000) >> 23)  # 2^-127, code 0, lies among the subnormals
+    if saturate:
+        codes = np.minimum(codes, 254)
+    return np.where(x > 0, codes, 255).astype(np.uint8).view(UE8M0.dtype)
 
 
 def decode(codes: Any, format: Any = None, dtype: Any = np.float32) -> np.ndarray:

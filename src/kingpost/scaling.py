@@ -234,7 +234,8 @@ def _quantize_torch(x: Any, scaling: Scaling, format: Format, eps: np.float32, p
         amax = x.new_zeros(scaling.scales_shape(tuple(x.shape)))
     if x.device.type == "cpu" and not bool(torch.isfinite(amax).all()):
         raise ValueError("x holds NaN or infinity; wanted finite numbers")
-    scales = amax.clamp(min=float(eps)) / format.maximum
+    # a tensor, since dividing by a number is multiplying by its reciprocal on a GPU
+    scales = amax.clamp(min=float(eps)) / amax.new_full((), format.maximum)
     scales = torch.where(scales == 0, torch.ones_like(scales), scales)
     if power_of_two:
         bits = scales.view(torch.int32)
@@ -260,13 +261,12 @@ def dequantize(t: ScaledTensor) -> Any:
 def validate(t: ScaledTensor) -> None:
     """Raises ValueError, with the first place, if `t` holds a scale that is not finite and positive, or a code that is
     NaN or infinite. Data on a GPU are examined there and one verdict is read back, so this waits for them."""
-    for name, values, wrong in (
-        ("scales", t.scales, ~((t.scales > 0) & (t.scales < float("inf")))),
-        ("data", _float32(t.data), ~(abs(_float32(t.data)) < float("inf"))),
-    ):
-        if bool(wrong.any()):
-            place = tuple(int(i) for i in np.argwhere(_host(wrong))[0])
-            wanted = "finite and positive" if name == "scales" else "finite"
+    for name, values, wanted in (("scales", t.scales, "finite and positive"), ("data", _float32(t.data), "finite")):
+        good = abs(values) < float("inf")
+        if name == "scales":
+            good &= values > 0
+        if not bool(good.all()):
+            place = tuple(int(i) for i in np.argwhere(~_host(good))[0])
             raise ValueError(f"{name} at {place} are {float(values[place])}; wanted {wanted} numbers")
 
 
