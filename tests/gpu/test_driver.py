@@ -71,8 +71,8 @@ ret;
 COUNT = 100_000
 
 
-def block_of(a: int, b: int, total: int) -> bytes:
-    return struct.pack("<QQQI", a, b, total, COUNT)
+def block_of(a: int, b: int, total: int) -> list[bytes]:
+    return [*(struct.pack("<Q", pointer) for pointer in (a, b, total)), struct.pack("<I", COUNT)]
 
 
 class Sum:
@@ -104,17 +104,15 @@ def no_device(monkeypatch):
 def test_launch_structures(no_device):
     """The configuration and the parameter block as cuda.h lays them out."""
     function = driver.Function("k", 0, bindings.CUfunction(0x33), 40, 0, 0)
-    prepared = Prepared(function, (5, 3), 384, 1000, b"parameters")
+    prepared = Prepared(function, (5, 3), 384, 1000, [b"first", b"", b"second"])
     raw = ctypes.string_at(prepared._configure(0xABCDEF0123).getPtr(), 56)
     assert struct.unpack("<7I4xQQI4x", raw) == (5, 3, 1, 384, 1, 1, 1000, 0xABCDEF0123, 0, 0)
-    kinds = ctypes.cast(prepared._extra, ctypes.POINTER(ctypes.c_size_t))
-    assert (kinds[0], kinds[2], kinds[4]) == (1, 2, 0)  # CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END
-    size = ctypes.c_size_t.from_address(kinds[3]).value
-    assert ctypes.string_at(kinds[1], size) == b"parameters"
+    places = ctypes.cast(prepared._parameters, ctypes.POINTER(ctypes.c_size_t))
+    assert ctypes.string_at(places[0], 5) == b"first" and ctypes.string_at(places[2], 6) == b"second"
 
 
 def test_one_configuration_per_stream_and_not_without_end(no_device):
-    prepared = Prepared(driver.Function("k", 0, bindings.CUfunction(0x33), 40, 0, 0), 1, 32, 0, b"")
+    prepared = Prepared(driver.Function("k", 0, bindings.CUfunction(0x33), 40, 0, 0), 1, 32, 0, [])
     first = prepared._configure(7)
     assert int(first.hStream) == 7 and prepared._configurations[7] is first
     for stream in range(1000):
@@ -125,7 +123,7 @@ def test_one_configuration_per_stream_and_not_without_end(no_device):
 @pytest.mark.parametrize(("grid", "threads"), [(0, 32), ((), 32), ((1, 1, 1, 1), 32), ((4, 0), 32), (1, 0)])
 def test_grid_is_checked(no_device, grid, threads):
     with pytest.raises(ValueError, match="grid is"):
-        Prepared(driver.Function("k", 0, bindings.CUfunction(0x33), 40, 0, 0), grid, threads, 0, b"")
+        Prepared(driver.Function("k", 0, bindings.CUfunction(0x33), 40, 0, 0), grid, threads, 0, [])
 
 
 def test_tensor_map_arguments_are_named(no_device):
@@ -153,7 +151,7 @@ def in_a_fork(results, call):
 
 
 def test_a_fork_is_told(no_device):
-    prepared = Prepared(driver.Function("k", 0, bindings.CUfunction(0x33), 40, 0, 0), 1, 32, 0, b"")
+    prepared = Prepared(driver.Function("k", 0, bindings.CUfunction(0x33), 40, 0, 0), 1, 32, 0, [])
     context = multiprocessing.get_context("fork")
     for call in (prepared, driver.synchronize, lambda: DeviceBuffer(16)):
         results = context.Queue()
@@ -241,7 +239,7 @@ def test_tensor_map_in_the_parameter_block(swizzle, row, column):
     matrix = np.random.default_rng(1).integers(1, 256, (50, 400), np.uint8)  # the last box is ragged both ways
     source, out = DeviceBuffer.holding(matrix), DeviceBuffer(2048)
     map = driver.encode_tensor_map(source.pointer, "e4m3", matrix.shape, matrix.strides, (16, 128), swizzle)
-    parameters = struct.pack("<Q56x128sII", out.pointer, map, row, column)
+    parameters = [struct.pack("<Q", out.pointer), map, struct.pack("<I", row), struct.pack("<I", column)]
     Prepared(function, 1, 128, 2056, parameters)()
     result = np.empty((16, 8, 16), np.uint8)
     out.read(result)

@@ -158,7 +158,7 @@ def operation(
     return define
 
 
-_DEFINING_MODULES = ("kingpost.program.", "contextlib")
+_DEFINING_MODULES = ("kingpost.program.", "contextlib", "functools")
 
 
 def calling_line() -> Source:

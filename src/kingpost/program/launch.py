@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from kingpost.program.types import Type
 if TYPE_CHECKING:
     from kingpost.program.builder import Program
 
-TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = 128, 64
+TENSOR_MAP_BYTES = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +28,6 @@ class Parameter:
     @property
     def bytes(self) -> int:
         return TENSOR_MAP_BYTES if isinstance(self.type, TensorMapType) else self.type.bits // 8
-
-    @property
-    def alignment(self) -> int:
-        return TENSOR_MAP_ALIGNMENT if isinstance(self.type, TensorMapType) else self.bytes
 
 
 Argument = int | TensorMap
@@ -63,24 +58,10 @@ class Launch:
                 raise ValueError(f"argument {parameter.name} is {value!r}; a {parameter.type.name} is wanted")
 
 
-def offsets(program: Program) -> tuple[dict[str, int], int]:
-    """Where each parameter lies in the packed parameter block, and the block's size, in bytes."""
-    at, position = {}, 0
-    for parameter in program.parameters:
-        position += -position % parameter.alignment
-        at[parameter.name] = position
-        position += parameter.bytes
-    return at, position
-
-
-def pack(launch: Launch, encode: Callable[[TensorMap], bytes]) -> bytearray:
-    """The parameter block of a launch, little-endian, tensor maps encoded by `encode` into 128 bytes each."""
-    at, size = offsets(launch.program)
-    block = bytearray(size)
-    for name, value in launch.arguments.items():
-        if isinstance(value, TensorMap):
-            block[at[name]: at[name] + TENSOR_MAP_BYTES] = encode(value)
-        else:
-            parameter = next(p for p in launch.program.parameters if p.name == name)
-            struct.pack_into("<I" if parameter.bytes == 4 else "<Q", block, at[name], value)
-    return block
+def pack(launch: Launch, encode: Callable[[TensorMap], bytes]) -> list[bytes]:
+    """The bytes of each parameter, in order, little-endian; tensor maps as `encode` gives them."""
+    values = ((parameter, launch.arguments[parameter.name]) for parameter in launch.program.parameters)
+    return [
+        encode(value) if isinstance(value, TensorMap) else value.to_bytes(parameter.bytes, "little")
+        for parameter, value in values
+    ]

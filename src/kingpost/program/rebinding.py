@@ -17,7 +17,7 @@ class RebindingError(RuntimeError):
 def user_frame() -> FrameType:
     """The innermost frame outside the virtual machine."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("kingpost.program.", "contextlib")):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("kingpost.program.", "contextlib", "functools")):
         frame = frame.f_back
     return frame
 

@@ -43,8 +43,8 @@ class CudaDevice:
         if function is None:
             image = self.driver.loadable(ptx(program), program.target)
             function = self.loaded[program] = self.driver.load(image, program.name, self.index)
-        block = pack(launch, self._encode)
-        return self.driver.Prepared(function, launch.grid, 32 * program.warps, program.shared_bytes, block)
+        parameters = pack(launch, self._encode)
+        return self.driver.Prepared(function, launch.grid, 32 * program.warps, program.shared_bytes, parameters)
 
     def stream(self, given: Any, torch_arrays: bool) -> int:
         if given is None:
@@ -80,7 +80,7 @@ class CudaDevice:
     def _encode(self, map: TensorMap) -> bytes:
         view, type = map.view, map.type
         return self.driver.encode_tensor_map(
-            view.pointer, view.format.name, view.shape, _row_strides(view), type.box, type.swizzle
+            view.pointer, view.format.name, view.shape, _row_strides(view), type.box, type.swizzle, self.index
         )
 
 

@@ -164,7 +164,7 @@ def properties(index: int) -> Properties:
     attributes = _bindings().CUdevice_attribute
 
     def attribute(name: str) -> int:
-        return int(_call("cuDeviceGetAttribute", attributes[f"CU_DEVICE_ATTRIBUTE_{name}"], device))
+        return int(_call("cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
 
     version = _call("cuDriverGetVersion")
     return Properties(
@@ -193,18 +193,18 @@ def _tensor_map_kind(format: str, swizzle: int) -> tuple[Any, ...]:
         raise ValueError(f"swizzle is {swizzle!r}: wanted one of {', '.join(map(str, _SWIZZLES))} bytes")
     driver = _bindings()
     return (
-        driver.CUtensorMapDataType[f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENT_TYPES[format]}"],
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENT_TYPES[format]}"),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle[f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[swizzle]}"],
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[swizzle]}"),
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
 
 
 def encode_tensor_map(
-    pointer: int, format: str, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
+    pointer: int, format: str, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int, index: int = 0
 ) -> bytes:
-    """The 128 bytes of a tensor map, for a 64-byte-aligned place in a parameter block.
+    """The 128 bytes of a tensor map over memory of device cuda:`index`, as a kernel takes it by value.
 
     pointer: device address of the first element. format: of an element, "e4m3". shape, box: in elements, outermost
     first, as numpy has them; strides: in bytes, likewise, the last being one element. swizzle: span in bytes, 0, 32, 64
@@ -215,7 +215,7 @@ def encode_tensor_map(
         raise ValueError(f"shape {shape}, strides {strides}, box {box}: wanted one of each per dimension")
     element, interleave, span, promotion, fill = _tensor_map_kind(format, swizzle)
     driver = _bindings()
-    error, encoded = driver.cuTensorMapEncodeTiled(
+    arguments = (
         element,
         len(shape),
         pointer,
@@ -228,6 +228,10 @@ def encode_tensor_map(
         promotion,
         fill,
     )
+    error, encoded = driver.cuTensorMapEncodeTiled(*arguments)
+    if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:  # no context is current on this thread yet
+        with _entered(index):
+            error, encoded = driver.cuTensorMapEncodeTiled(*arguments)
     if error:
         about = f"{format} at {pointer:#x}, shape {shape}, strides {strides} bytes, box {box}, swizzle {swizzle}"
         _check(driver, "cuTensorMapEncodeTiled", error, about)
@@ -276,7 +280,7 @@ def load(image: bytes | str, name: str, index: int = 0) -> Function:
         attributes = _bindings().CUfunction_attribute
 
         def attribute(which: str) -> int:
-            return int(_call("cuFuncGetAttribute", attributes[f"CU_FUNC_ATTRIBUTE_{which}"], handle))
+            return int(_call("cuFuncGetAttribute", getattr(attributes, f"CU_FUNC_ATTRIBUTE_{which}"), handle))
 
         function = Function(
             name, index, handle, attribute("NUM_REGS"), attribute("SHARED_SIZE_BYTES"), attribute("LOCAL_SIZE_BYTES")
@@ -313,11 +317,12 @@ class Prepared:
     """A launch with everything decided but the stream: call it with a stream's handle, from any thread.
 
     function: from load. grid: blocks along x, or along x, y, z. threads: of a block. shared_bytes: dynamic shared
-    memory of a block. parameters: the packed parameter block, which is copied. A call neither waits nor allocates on
-    the device, so it may be captured into a graph. Raises ValueError for an empty grid, DriverError if refused.
+    memory of a block. parameters: the bytes of each, in order, copied; the driver lays them out, since where an aligned
+    one lies is the assembler's choice. A call neither waits nor allocates on the device, so it may be captured into a
+    graph. Raises ValueError for an empty grid, DriverError if refused.
     """
 
-    __slots__ = ("_configurations", "_context", "_current", "_driver", "_extra", "_function", "_kept", "_launch")
+    __slots__ = ("_configurations", "_context", "_current", "_driver", "_function", "_kept", "_launch", "_parameters")
 
     def __init__(
         self,
@@ -325,23 +330,19 @@ class Prepared:
         grid: int | tuple[int, ...],
         threads: int,
         shared_bytes: int,
-        parameters: bytes | bytearray | memoryview,
+        parameters: Sequence[bytes],
     ):
         sides = (grid,) if isinstance(grid, int) else tuple(grid)
         if not 1 <= len(sides) <= 3 or min(sides) < 1 or threads < 1:
             raise ValueError(f"grid is {grid}, threads {threads}: wanted 1 to 3 sides of at least 1, and a thread")
-        block = (ctypes.c_ubyte * max(len(parameters), 1)).from_buffer_copy(bytes(parameters) or b"\0")
-        size = ctypes.c_size_t(len(parameters))
+        block = ctypes.create_string_buffer(b"".join(parameters))
+        at, places = ctypes.addressof(block), (ctypes.c_void_p * max(len(parameters), 1))()
+        for index, parameter in enumerate(parameters):
+            places[index] = at
+            at += len(parameter)
         driver = _bindings()
-        extra = (ctypes.c_void_p * 5)(
-            driver.CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT,
-            ctypes.addressof(block),
-            driver.CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT,
-            ctypes.addressof(size),
-            driver.CU_LAUNCH_PARAM_END_AS_INT,
-        )
-        self._kept = (function, (*sides, 1, 1)[:3], threads, shared_bytes, block, size, extra)
-        self._extra = ctypes.addressof(extra)
+        self._kept = (function, (*sides, 1, 1)[:3], threads, shared_bytes, block, places)
+        self._parameters = ctypes.addressof(places)
         self._function = function.handle
         self._context = _context(function.index)
         self._driver, self._launch, self._current = driver, driver.cuLaunchKernelEx, driver.cuCtxGetCurrent
@@ -354,11 +355,11 @@ class Prepared:
         configuration = self._configurations.get(stream) or self._configure(stream)
         _, current = self._current()
         if current == self._context:
-            (error,) = self._launch(configuration, self._function, 0, self._extra)
+            (error,) = self._launch(configuration, self._function, self._parameters, 0)
         else:
             self._driver.cuCtxSetCurrent(self._context)
             try:
-                (error,) = self._launch(configuration, self._function, 0, self._extra)
+                (error,) = self._launch(configuration, self._function, self._parameters, 0)
             finally:
                 self._driver.cuCtxSetCurrent(current)
         if error:
@@ -385,7 +386,7 @@ def launch(
     grid: int | tuple[int, ...],
     threads: int,
     shared_bytes: int,
-    parameters: bytes | bytearray | memoryview,
+    parameters: Sequence[bytes],
     stream: int = 0,
 ) -> None:
     """Launches once; see Prepared, which is what to keep for launching again."""

@@ -6,7 +6,6 @@ import struct
 from collections.abc import Iterator
 
 from kingpost.program import Instruction, Loop, Mask, Node, Operand, Program, Registers, Role, Source, When
-from kingpost.program.launch import offsets
 from kingpost.program.registers import Storage
 from kingpost.program.tensor_map import TensorMapType
 
@@ -96,9 +95,9 @@ class _Writer:
         program = self.program
         body = list(self.body(list(program.body)))
         parameters = [
-            f"  .param .align {p.alignment} .b8 {p.name}[{p.bytes}]" if isinstance(p.type, TensorMapType)
+            f"  .param .align 64 .b8 {p.name}[{p.bytes}]" if isinstance(p.type, TensorMapType)
             else f"  .param .{p.type.name} {p.name}"
-            for p in sorted(program.parameters, key=lambda p: offsets(program)[0][p.name])
+            for p in program.parameters
         ]
         check_register_budgets(program)
         return "\n".join([

@@ -1,0 +1,169 @@
+"""PTX text: what the planner can pick stays small and is accepted; every portable operation has a text; budgets."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from kingpost.assemble import AssemblerNotFound, Binary, find_ptxas
+from kingpost.assemble.ptxas import assemble, register_budgets
+from kingpost.formats import BF16, E4M3, F32
+from kingpost.program import Builder, Program, Type, f32, pred, s32, u32, u64
+from kingpost.program.operations import PORTABLE
+from kingpost.registry import Problem
+from kingpost.targets.nvidia.planner import H200, BlockScaledCandidate, candidates
+from kingpost.targets.nvidia.ptx import check_register_budgets, ptx, registers_at_entry
+
+MOST_LINES, MOST_UNROLLED_BLOCKS = 1500, 8  # ptxas takes time as the cube of the unroll
+
+CANDIDATES = {
+    f"{out}, {candidate.name}": candidate
+    for out in (BF16, F32)
+    for candidate in candidates(Problem("mm", 4096, 7168, E4M3, E4M3, "1x128", "128x128", out), H200)
+}
+
+
+def assembled(text: str) -> Binary:
+    """What ptxas makes of a text without a remark; skips without ptxas."""
+    try:
+        tool = find_ptxas()
+    except AssemblerNotFound as error:
+        pytest.skip(str(error))
+    return assemble(text, "sm_90a", tool)
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES.values(), ids=CANDIDATES)
+def test_texts_stay_small(candidate: BlockScaledCandidate) -> None:
+    text = ptx(candidate.program)
+    products = len(re.findall(r"wgmma\.mma_async", text))
+    steps = candidate.tile.subtiles * 4
+    assert len(text.splitlines()) <= MOST_LINES
+    assert products % steps == 0 and 1 <= products // steps <= MOST_UNROLLED_BLOCKS
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES.values(), ids=CANDIDATES)
+def test_ptxas_accepts_without_a_remark(candidate: BlockScaledCandidate) -> None:
+    """No spill, no serialised product, no dropped budget: `assemble` refuses them all."""
+    binary = assembled(ptx(candidate.program))
+    budgets = [role.registers for role in candidate.program.roles()]
+    assert sorted(register_budgets(binary.image)) == sorted(budgets)
+    assert binary.spill_bytes == binary.stack_bytes == 0
+    assert candidate.program.shared_bytes + binary.shared_bytes <= H200.shared_bytes
+
+
+def test_the_planner_offers_what_it_should() -> None:
+    assert len(CANDIDATES) >= 16
+    tiles = Counter((c.tile.warpgroups, c.tile.subtiles, c.tile.columns) for c in CANDIDATES.values())
+    assert {(1, 1, 16), (2, 1, 128), (2, 2, 128), (3, 1, 128)} <= set(tiles)
+
+
+# Portable operations
+
+
+def everything() -> Program:
+    """A program that uses every portable operation on every type it exists for, and stores what each gave."""
+    k = Builder("everything", "sm_90a")
+    registers: dict[Type, list] = {t: [k.parameter(f"{t.name}_{i}", t) for i in "abc"] for t in (u32, u64)}
+    registers[f32] = [k.load(f32, registers[u64][0], offset=4 * i) for i in range(3)]
+    registers[s32] = [k.array(s32, 1)[0] for _ in "abc"]
+    for value, number in zip(registers[s32], (5, -7, 9)):
+        k.set(value, number)
+    registers[pred] = [registers[u32][0] < i for i in range(3)]
+    results: list = [k.lane, k.warp, k.block, k.grid, k.shared_base]
+    shared = k.shared("words", (64,), F32)
+    k.barrier()
+    for (name, type), operation in PORTABLE.items():
+        a, b, c = registers[type]
+        match name:
+            case "parameter":
+                pass
+            case "load_global" | "load_shared":
+                address = registers[u64][0] if name == "load_global" else shared.at(0)
+                results.append(operation(k, address, offset=8))
+            case "store_global" | "store_shared":
+                operation(k, registers[u64][0] if name == "store_global" else shared.at(0), a, offset=8)
+            case "select":
+                results.append(operation(k, a, b, registers[pred][0]))
+            case "mad_wide":
+                results.append(operation(k, a, b, registers[u64][1]))
+            case _:
+                results.append(operation(k, *(a, b, c)[: len(operation.operands)]))
+    for result in results:
+        if result.type is pred:
+            result = k.select(result, 1, 0, into=k.new(u32))
+        elif result.type is s32:
+            result = k.select(result == 3, 1, 0, into=k.new(u32))
+        k.store(registers[u64][0], result, offset=16)
+    return k.finish({})
+
+
+def test_every_portable_operation_has_a_text_that_ptxas_takes() -> None:
+    program = everything()
+    used = {i.operation for i in program.instructions()}
+    assert {o for (name, type), o in PORTABLE.items() if (name, type) != ("parameter", f32)} <= used
+    assembled(ptx(program))
+
+
+def test_float32_sums_and_products_are_not_fused() -> None:
+    k = Builder("separate", "sm_90a")
+    a = k.parameter("a", u64)
+    x, y, z = (k.load(f32, a, offset=4 * i) for i in range(3))
+    k.store(a, x * y + z)
+    text = ptx(k.finish({}))
+    assert "mul.rn.f32" in text and "add.rn.f32" in text and "fma" not in text
+
+
+def test_lines_of_python_are_in_the_text() -> None:
+    k = Builder("lines", "sm_90a")
+    address = k.parameter("address", u64)
+    k.store(address, k.lane + 7)
+    text = ptx(k.finish({}))
+    (number,) = re.findall(r'\.file (\d+) "test_ptx.py"', text)
+    line = test_lines_of_python_are_in_the_text.__code__.co_firstlineno + 3
+    before = text[: text.index("add.u32")].splitlines()
+    assert [each for each in before if each.startswith(".loc")][-1] == f".loc {number} {line} 0"
+
+
+# Register budgets
+
+
+def budgeted(*roles: tuple[int, int | None]) -> Program:
+    k = Builder("budgeted", "sm_90a")
+    for index, (warps, registers) in enumerate(roles):
+        with k.role(f"role {index}", warps, registers) as warp:
+            k.set(k.new(u32), warp)
+    return k.finish({})
+
+
+@pytest.mark.parametrize("roles", [
+    [(8, 232), (4, 40)],
+    [(12, 152), (4, 40)],
+    [(4, 256), (4, 24)],
+    [(4, 240), (4, 240)],
+    [(3, None), (1, None)],
+])  # fmt: skip
+def test_budgets_that_fit(roles: list[tuple[int, int | None]]) -> None:
+    program = budgeted(*roles)
+    check_register_budgets(program)
+    assembled(ptx(program))
+
+
+@pytest.mark.parametrize("roles, message", [
+    ([(8, 232), (4, 41)], "role 1: registers is 41; a multiple of 8 from 24 to 256 is wanted"),
+    ([(8, 16), (4, 40)], "role 0: registers is 16"),
+    ([(4, 264), (4, 24)], "role 0: registers is 264"),
+    ([(8, 232), (4, None)], "role 1: registers is None"),
+    ([(8, 232), (2, 40)], "role 1: warps 8 to 9; whole warpgroups of 4 are wanted"),
+    ([(8, 240), (4, 40)], "roles ask for 66560 registers; the block has 64512 at entry"),
+    ([(4, 256), (4, 256)], "roles ask for 65536 registers; the block has 63488 at entry"),
+])  # fmt: skip
+def test_budgets_that_do_not(roles: list[tuple[int, int | None]], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ptx(budgeted(*roles))
+
+
+@pytest.mark.parametrize("warps, registers", [(4, 248), (8, 248), (12, 168), (16, 128), (32, 64)])
+def test_registers_at_entry_are_what_ptxas_gives(warps: int, registers: int) -> None:
+    assert registers_at_entry(budgeted((warps, None))) == registers
