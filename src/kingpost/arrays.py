@@ -87,7 +87,8 @@ def view(array: Any, name: str = "array") -> View:
     name: what errors call it. Raises TypeError for anything that is no array, or of a dtype without a format, and
     ValueError for memory on a device that is neither the host nor a CUDA GPU.
     """
-    return _reader(type(array), name)(array, name)
+    reader = _READERS.get(type(array)) or _reader(type(array), name)
+    return reader(array, name)
 
 
 def library_of(x: Any, name: str = "array") -> str:
@@ -120,19 +121,18 @@ _TORCH_DEVICES: dict[Any, str] = {}
 
 
 def _reader(type_: type, name: str) -> _Reader:
-    reader = _READERS.get(type_)
-    if reader is None:
-        if issubclass(type_, np.ndarray):
-            reader = _view_numpy
-        elif _is_torch(type_):
-            reader = _view_torch
-        elif hasattr(type_, "__cuda_array_interface__"):
-            reader = _view_cuda
-        elif hasattr(type_, "__dlpack__"):
-            reader = _view_dlpack
-        else:
-            raise TypeError(f"{name} is {_type_name(type_)}; wanted a numpy array or a torch tensor")
-        _READERS[type_] = reader
+    reader: _Reader
+    if issubclass(type_, np.ndarray):
+        reader = _view_numpy
+    elif _is_torch(type_):
+        reader = _view_torch
+    elif hasattr(type_, "__cuda_array_interface__"):
+        reader = _view_cuda
+    elif hasattr(type_, "__dlpack__"):
+        reader = _view_dlpack
+    else:
+        raise TypeError(f"{name} is {_type_name(type_)}; wanted a numpy array or a torch tensor")
+    _READERS[type_] = reader
     return reader
 
 

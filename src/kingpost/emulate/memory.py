@@ -115,9 +115,13 @@ class GlobalMemory:
         result = np.zeros(32, dtype)
         lanes = _lane_bytes(warp, addresses, dtype)
         if len(lanes):
-            _, data, at = self._locate(lanes, warp)
-            result[warp.active] = data[at].view(dtype)[:, 0]
+            result[warp.active] = self.read(lanes, warp).view(dtype)[:, 0]
         return result
+
+    def read(self, addresses: np.ndarray, agent: Agent) -> np.ndarray:
+        """The bytes at absolute addresses of any shape (uint8, same shape)."""
+        _, data, at = self._locate(addresses, agent)
+        return data[at]
 
     def store(self, warp: Warp, addresses: np.ndarray, values: np.ndarray) -> None:
         lanes = _lane_bytes(warp, addresses, values.dtype)

@@ -11,7 +11,7 @@ from kingpost.program import Launch, Program, TensorMap
 from kingpost.targets.nvidia.kernels.sm90_fp8_block_scaled import BLOCK_K, sm90_fp8_block_scaled
 
 TARGET = "sm_90a"
-BARRIER_BYTES = 1024  # set aside for barriers and alignment
+BARRIER_BYTES = 512  # set aside for barriers and alignment
 FEWEST_STAGES, MOST_STAGES = 3, 8
 LARGEST_EXTENT = 1 << 31  # bytes that the kernel's 32-bit offsets reach
 
@@ -64,7 +64,10 @@ class BlockScaledCandidate:
     chip: Chip
     tile: Tile
     stages: int
+    scale_stages: int
     buffers: int
+    unroll: int = 1  # K blocks a turn of the main loop
+    group: int = 8  # tile rows walked together
 
     @property
     def name(self) -> str:
@@ -75,7 +78,7 @@ class BlockScaledCandidate:
         tile = self.tile
         return sm90_fp8_block_scaled(
             warpgroups=tile.warpgroups, subtiles=tile.subtiles, columns=tile.columns, stages=self.stages,
-            buffers=self.buffers, group=8, out=self.problem.out_format,
+            scale_stages=self.scale_stages, buffers=self.buffers, unroll=self.unroll, group=self.group, out=self.problem.out_format,
         )
 
     def tiles(self, m: int) -> int:
@@ -129,15 +132,15 @@ def candidates(problem: Problem, chip: Chip) -> list[BlockScaledCandidate]:
     found = []
     for tile in TILES:
         for buffers in range(1, tile.subtiles + 1):
-            stages = _stages(tile, buffers, problem.out_format, chip)
+            stages, scale_stages = _stages(tile, buffers, problem.out_format, chip)
             if stages >= FEWEST_STAGES:
-                found.append(BlockScaledCandidate(problem, chip, tile, stages, buffers))
+                found.append(BlockScaledCandidate(problem, chip, tile, stages, scale_stages, buffers))
     return found
 
 
-def _stages(tile: Tile, buffers: int, out: Format, chip: Chip) -> int:
-    staging = buffers * tile.warpgroups * 64 * tile.columns * out.itemsize
-    stage = (tile.rows + tile.columns) * BLOCK_K
-    return min(MOST_STAGES, (chip.shared_bytes - BARRIER_BYTES - staging) // stage)
-
-
+def _stages(tile: Tile, buffers: int, out: Format, chip: Chip) -> tuple[int, int]:
+    """As many stages of operands as fit beside the staging and two stages of scales; then of scales as many too."""
+    room = chip.shared_bytes - BARRIER_BYTES - buffers * tile.warpgroups * 64 * tile.columns * out.itemsize
+    stage, scales = (tile.rows + tile.columns) * BLOCK_K, tile.rows * 4 + 128
+    stages = min(MOST_STAGES, (room - 2 * scales) // stage)
+    return stages, min(MOST_STAGES, (room - stages * stage) // scales)

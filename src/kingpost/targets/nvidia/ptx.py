@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 
 from kingpost.program import Instruction, Loop, Mask, Node, Operand, Program, Registers, Role, Source, When
@@ -53,16 +54,19 @@ _PREFIXES = {"u32": "%r", "s32": "%s", "u64": "%l", "f32": "%f", "pred": "%p"}
 
 
 class Names:
-    """How registers and immediates are written, and which registers a text has used."""
+    """How registers and immediates are written: `%f12` is the thirteenth float32 register that the text uses."""
 
     def __init__(self) -> None:
-        self.storages: dict[Storage, None] = {}
+        self.first: dict[Storage, int] = {}  # the number of a storage's first register
+        self.counts: Counter[str] = Counter()  # by type
 
     def __call__(self, operand: Operand, element: int = 0) -> str:
         if isinstance(operand, Registers):
-            self.storages.setdefault(operand.storage)
-            index = operand.indices[element if len(operand) > 1 else 0]
-            return f"{_PREFIXES[operand.type.name]}{operand.storage.index}_{index}"
+            storage, type = operand.storage, operand.type.name
+            if storage not in self.first:
+                self.first[storage] = self.counts[type]
+                self.counts[type] += storage.size
+            return f"{_PREFIXES[type]}{self.first[storage] + operand.indices[element if len(operand) > 1 else 0]}"
         if isinstance(operand, float):
             return f"0f{struct.pack('>f', operand).hex()}"
         return str(operand)
@@ -73,9 +77,7 @@ class Names:
         return "{" + ", ".join(self(registers, i) for i in range(len(registers))) + "}"
 
     def declarations(self) -> list[str]:
-        return [
-            f".reg .{_DECLARED[s.type.name]} {_PREFIXES[s.type.name]}{s.index}_<{s.size}>;" for s in self.storages
-        ]
+        return [f".reg .{_DECLARED[type]} {_PREFIXES[type]}<{count}>;" for type, count in self.counts.items()]
 
 
 def ptx(program: Program) -> str:

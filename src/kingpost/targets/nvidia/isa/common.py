@@ -12,6 +12,7 @@ from kingpost.program import Instruction, f32, operation, pred, u32
 from kingpost.program.launch import TensorMapType
 from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
+from kingpost.targets.nvidia.units.thread_copy import ThreadCopies
 
 # Threads and barriers
 
@@ -127,6 +128,25 @@ def prefetch_tensor_map(warp: Any, map: Any) -> None:
     """Bring a tensor map near; changes nothing."""
 
 
+# Copies by threads
+
+
+@operation(
+    "cp.async.ca.shared.global [{destination}], [{source}], 4;",
+    uses={"issue": 1.0, "global load bytes": 128.0, "shared store bytes": 128.0},
+)
+def copy_async_4(warp: Any, destination: Any, source: Any) -> None:
+    """Copy 4 bytes a lane from global to shared memory, asynchronously."""
+    lanes = warp.block.unit(ThreadCopies)
+    lanes.copy(warp, warp.broadcast(destination), warp.broadcast(source), 4)
+
+
+@operation("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{address}];")
+def copy_async_arrive(warp: Any, address: Any) -> None:
+    """Arrive once a lane at an mbarrier, when the lane's asynchronous copies so far are done."""
+    warp.block.unit(ThreadCopies).arrive(warp, _address(warp, address))
+
+
 # Conversion and the way out of registers
 
 
@@ -171,10 +191,3 @@ def store_shared_pair(warp: Any, address: Any, low: Any, high: Any, *, offset: i
     """Two neighbouring float32 a lane."""
     pair = np.stack([low, high], axis=-1).astype(f32.dtype)
     warp.block.shared.store(warp, np.asarray(address) + u32.dtype.type(offset), pair.view(np.uint64)[:, 0])
-
-
-@operation("ld.global.nc.f32 {d}, [{address}];", name="ld.global.nc.f32", writes={"d": f32},
-           uses={"issue": 1.0, "global load bytes": 128.0})
-def load_constant_f32(warp: Any, address: Any) -> Any:
-    """A load of memory that nothing writes while the kernel runs."""
-    return warp.block.memory.load(warp, address, f32.dtype)

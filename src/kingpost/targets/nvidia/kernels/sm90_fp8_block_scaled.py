@@ -17,7 +17,7 @@ from kingpost.targets.nvidia.isa.common import (
 )
 from kingpost.targets.nvidia.isa.hopper import matrix_descriptor, wgmma, wgmma_commit, wgmma_fence, wgmma_wait
 from kingpost.targets.nvidia.parts.epilogue import TileStore
-from kingpost.targets.nvidia.parts.promotion import BlockScales, RowScales, promote
+from kingpost.targets.nvidia.parts.promotion import ScaleLoader, ScaleReader, ScaleRing
 from kingpost.targets.nvidia.parts.ring import Ring
 from kingpost.targets.nvidia.parts.tile_order import TileOrder
 
@@ -27,10 +27,12 @@ LOADER_REGISTERS, MATH_REGISTERS = 40, {1: 232, 2: 232, 3: 152}  # a thread, by 
 
 @kernel(target="sm_90a")
 def sm90_fp8_block_scaled(
-    k: Builder, *, warpgroups: int, subtiles: int, columns: int, stages: int, buffers: int, group: int, out: Format
-) -> None:
-    """warpgroups, each of `subtiles` 64-row accumulators of `columns` columns; a ring of `stages` stages; `buffers`
-    accumulators of staging for each warpgroup; tiles walked in groups of `group` tile rows."""
+    k: Builder, *, warpgroups: int, subtiles: int, columns: int, stages: int, scale_stages: int, buffers: int, unroll: int,
+    group: int, out: Format,
+) -> None:  # fmt: skip
+    """warpgroups, each of `subtiles` 64-row accumulators of `columns` columns; rings of `stages` operand tiles and
+    `scale_stages` scales; `buffers` accumulators of staging for each warpgroup; `unroll` K blocks a turn of the loop;
+    tiles walked in groups of `group` tile rows."""
     rows = 64 * subtiles * warpgroups
     m, n, depth = k.parameter("m"), k.parameter("n"), k.parameter("k")
     a_map = k.tensor_map("a", E4M3, (rows, BLOCK_K), swizzle=128)
@@ -42,16 +44,17 @@ def sm90_fp8_block_scaled(
     a = k.shared("a_tiles", (stages, rows, BLOCK_K), E4M3, swizzle=128)
     b = k.shared("b_tiles", (stages, columns, BLOCK_K), E4M3, swizzle=128)
     result = TileStore(k, columns, out, warpgroups, buffers)
-    ring = Ring(k, stages, readers=4 * warpgroups)
+    ring = Ring(k, "tiles", stages, writers=1, readers=4 * warpgroups)
+    scales = ScaleRing(k, scale_stages, rows, readers=4 * warpgroups)
 
     with k.when(k.warp == 0), k.mask(elect(k)):
         ring.initialise()
+        scales.ring.initialise()
         fence_mbarrier_init(k)
     k.barrier()
 
     tiles = TileOrder(k, k.ceil_div(m, rows), k.ceil_div(n, columns), group)
     blocks = k.ceil_div(depth, BLOCK_K)
-    last = blocks - 1
 
     with k.role("math", warps=4 * warpgroups, registers=MATH_REGISTERS[warpgroups]) as warp:
         warpgroup = warp // 4
@@ -59,28 +62,14 @@ def sm90_fp8_block_scaled(
         own_rows = warpgroup * (64 * subtiles)
         totals = [k.array(f32, columns // 2, "total") for _ in range(subtiles)]
         partial = k.array(f32, columns // 2, "partial")
-        scales = k.array(f32, 2 * subtiles, "scales")
-        scales_a = RowScales(k, scale_a, a_row_stride, a_block_stride, subtiles)
-        scales_b = BlockScales(k, scale_b, b_column_stride, b_block_stride)
-        consumer = ring.consumer()
+        operands, promotion = ring.consumer(), ScaleReader(scales, warp, subtiles)
 
-        def fetch_first_scales(row, column):  # type: ignore[no-untyped-def]
-            scales_a.start(warp, row * rows + own_rows, m)
-            scales_b.start(k.minimum(column * columns, n - 1) // 128)
-            scales_a.fetch(k.new(u32, 0))
-            scales_b.fetch(k.new(u32, 0))
-
-        fetch_first_scales(*tiles.place(k.block))
         with k.loop(tiles.count, start=k.block, step=k.grid) as tile:
             tile_row, tile_column = tiles.place(tile)
             for total in totals:
                 k.set(total, 0.0)
-            with k.loop(blocks) as block:
-                k.emit_portable("mul", scales_a.values, scales_b.value, into=scales)
-                following = k.minimum(block + 1, last)
-                scales_a.fetch(following)
-                scales_b.fetch(following)
-                slot = consumer.wait()
+            for _ in k.unrolled(blocks, unroll):
+                slot = operands.wait()
                 a_tile, b_tile = a.at(slot) + own_rows * BLOCK_K, b.at(slot)
                 for t, total in enumerate(totals):
                     wgmma_fence(k)
@@ -89,24 +78,33 @@ def sm90_fp8_block_scaled(
                         b_part = matrix_descriptor(k, b_tile, offset=step)
                         wgmma(k, a_part, b_part, into=partial, n=columns, accumulate=step > 0)
                     wgmma_commit(k)
+                    if t == 0:
+                        promotion.read()
                     wgmma_wait(k, groups=0)
-                    if total is totals[-1]:
-                        consumer.release()
-                    promote(k, total, partial, scales[2 * t], scales[2 * t + 1])
-                consumer.advance()
-            fetch_first_scales(*tiles.place(tile + k.grid))
+                    if t == subtiles - 1:
+                        operands.leave()
+                        promotion.consumer.leave()
+                    promotion.promote(total, partial, t)
             for t, total in enumerate(totals):
                 row = tile_row * rows + own_rows + t * 64
                 result.store(warpgroup, first_thread, total, row, tile_column * columns, t % buffers)
         result.drain(first_thread)
 
-    with k.role("load", warps=4, registers=LOADER_REGISTERS) as warp, k.when(warp == 0), k.mask(elect(k)):
-        for map in (a_map, b_map, result.map):
-            prefetch_tensor_map(k, map.register)
-        producer = ring.producer()
-        with k.loop(tiles.count, start=k.block, step=k.grid) as tile:
-            tile_row, tile_column = tiles.place(tile)
-            with k.loop(blocks) as block, producer.fill(a.stride + b.stride) as (slot, full):
-                column = block * BLOCK_K
-                bulk_load_2d(k, a.at(slot), a_map.register, tile_row * rows, column, full, type=a_map.type)
-                bulk_load_2d(k, b.at(slot), b_map.register, tile_column * columns, column, full, type=b_map.type)
+    with k.role("load", warps=4, registers=LOADER_REGISTERS) as warp:
+        with k.when(warp == 0), k.mask(elect(k)):
+            for map in (a_map, b_map, result.map):
+                prefetch_tensor_map(k, map.register)
+            producer = ring.producer()
+            with k.loop(tiles.count, start=k.block, step=k.grid) as tile:
+                tile_row, tile_column = tiles.place(tile)
+                with k.loop(blocks) as block, producer.fill(a.stride + b.stride) as (slot, full):
+                    column = block * BLOCK_K
+                    bulk_load_2d(k, a.at(slot), a_map.register, tile_row * rows, column, full, type=a_map.type)
+                    bulk_load_2d(k, b.at(slot), b_map.register, tile_column * columns, column, full, type=b_map.type)
+        with k.when(warp == 1):
+            loader = ScaleLoader(scales)
+            with k.loop(tiles.count, start=k.block, step=k.grid) as tile:
+                tile_row, tile_column = tiles.place(tile)
+                loader.start(tile_row * rows, m - 1, a_row_stride, tile_column * columns // BLOCK_K, b_column_stride)
+                with k.loop(blocks):
+                    loader.copy(scale_a, a_block_stride, scale_b, b_block_stride)

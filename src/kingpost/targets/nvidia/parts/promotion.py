@@ -5,59 +5,81 @@
 
 from __future__ import annotations
 
+from kingpost.formats import F32
 from kingpost.program import Builder, Register, Registers, f32, u32
-from kingpost.targets.nvidia.isa.common import load_constant_f32
+from kingpost.targets.nvidia.isa.common import copy_async_4, copy_async_arrive
+from kingpost.targets.nvidia.parts.ring import Ring
 from kingpost.targets.nvidia.units.wgmma_queue import WARPS
 
 
-class RowScales:
-    """The scales of a thread's accumulator rows, loaded one K block ahead at any strides.
+class ScaleRing:
+    """The scales of K blocks on their way to the promotion: those of a tile's `rows` rows, and one of its columns.
 
-    A thread holds rows lane/4 and lane/4 + 8 of each 64-row subtile of its warp; `values` are their scales for the K
-    block last fetched, [subtile][half]. Strides are bytes; rows past the last read the last row's scales.
+    One warp copies them, 4 bytes a lane, so that scales may lie at any strides (bytes) in global memory.
     """
 
-    def __init__(self, k: Builder, base: Register, row_stride: Register, block_stride: Register, subtiles: int) -> None:
-        self.k, self.base, self.row_stride, self.block_stride = k, base, row_stride, block_stride
-        self.offsets = k.array(u32, 2 * subtiles, "row_offset")
-        self.values = k.array(f32, 2 * subtiles, "scale_a")
+    def __init__(self, k: Builder, stages: int, rows: int, readers: int) -> None:
+        self.k, self.rows = k, rows
+        self.ring = Ring(k, "scales", stages, writers=32, readers=readers)
+        self.row_scales = k.shared("row_scales", (stages, rows), F32)
+        self.column_scale = k.shared("column_scale", (stages, 4), F32)
 
-    def start(self, warp: Register, first_row: Register, rows: Register) -> None:
-        """Point at the rows of the subtiles that start at `first_row`; `rows` is how many rows exist."""
+
+class ScaleLoader:
+    """The loading side, for a whole warp: from one place in global memory for each row of a tile, and one for columns."""
+
+    def __init__(self, scales: ScaleRing) -> None:
+        k = self.k = scales.k
+        self.scales, self.producer = scales, scales.ring.producer()
+        self.row_offsets = k.array(u32, scales.rows // 32, "row_offset")
+        self.column_offset = k.new(u32, name="column_offset")
+
+    def start(self, first_row: Register, last_row: Register, row_stride: Register, column_block: Register,
+              column_stride: Register) -> None:  # fmt: skip
+        """Point at the first K block of a tile; rows past `last_row` get its scales."""
         k = self.k
-        own = first_row + (warp % WARPS) * 16 + k.lane // 4
-        for half in range(len(self.offsets)):
-            row = k.minimum(own + (half // 2 * 64 + half % 2 * 8), rows - 1)
-            self.k.set(self.offsets[half], row * self.row_stride)
+        for i, offset in enumerate(self.row_offsets):
+            k.set(offset, k.minimum(first_row + k.lane + 32 * i, last_row) * row_stride)
+        k.set(self.column_offset, column_block * column_stride)
 
-    def fetch(self, block: Register) -> None:
-        """Load the scales of K block `block`."""
-        at = self.k.address(self.base, block * self.block_stride)
-        for offset, value in zip(self.offsets, self.values):
-            load_constant_f32(self.k, self.k.address(at, offset), into=value)
-
-
-class BlockScales:
-    """The one scale of a tile's 128 columns for a K block, loaded one K block ahead at any strides (bytes)."""
-
-    def __init__(self, k: Builder, base: Register, column_stride: Register, block_stride: Register) -> None:
-        self.k, self.base, self.column_stride, self.block_stride = k, base, column_stride, block_stride
-        self.offset = k.new(u32, name="column_offset")
-        self.value = k.new(f32, name="scale_b")
-
-    def start(self, block_column: Register) -> None:
-        self.k.set(self.offset, block_column * self.column_stride)
-
-    def fetch(self, block: Register) -> None:
-        at = self.offset + block * self.block_stride
-        load_constant_f32(self.k, self.k.address(self.base, at), into=self.value)
+    def copy(self, row_base: Register, row_block_stride: Register, column_base: Register, column_block_stride: Register) -> None:  # fmt: skip
+        """Copy the scales of a K block into the next slot, and point at the following block."""
+        k = self.k
+        with self.producer.fill() as (slot, full):
+            to = k.fused_multiply_add(k.lane, 4, self.scales.row_scales.at(slot))
+            for i, offset in enumerate(self.row_offsets):
+                copy_async_4(k, to + 128 * i, k.address(row_base, offset))
+                offset += row_block_stride
+            with k.mask(k.lane == 0):
+                copy_async_4(k, self.scales.column_scale.at(slot), k.address(column_base, self.column_offset))
+            self.column_offset += column_block_stride
+            copy_async_arrive(k, full)
 
 
-def promote(k: Builder, total: Registers, partial: Registers, low: Register, high: Register) -> None:
-    """total += partial * scale: `low` for the rows lane/4, `high` for the rows lane/4 + 8 of a 64-row subtile.
+class ScaleReader:
+    """The promoting side: a thread's rows are lane/4 and lane/4 + 8 of its warp's 16, in each 64-row subtile."""
 
-    low and high are registers of one array, so that the whole subtile is one instruction.
-    """
-    pattern = [low.indices[0], low.indices[0], high.indices[0], high.indices[0]] * (len(total) // 4)
-    scales = Registers(low.storage, tuple(pattern))
-    k.fused_multiply_add(partial, scales, total, into=total)
+    def __init__(self, scales: ScaleRing, warp: Register, subtiles: int) -> None:
+        k = self.k = scales.k
+        self.scales, self.consumer = scales, scales.ring.consumer()
+        self.own = (warp // WARPS * (64 * subtiles) + warp % WARPS * 16 + k.lane // 4) * 4
+        self.raw, self.column = k.array(f32, 2 * subtiles, "row_scale"), k.new(f32, name="column_scale")
+        self.products = k.array(f32, 2 * subtiles, "scale")
+
+    def read(self) -> None:
+        """Wait for the scales of a K block and multiply them: rn32(scale_a * scale_b), in `products`."""
+        k = self.k
+        slot = self.consumer.wait()
+        at = self.scales.row_scales.at(slot) + self.own
+        for half, value in enumerate(self.raw):
+            k.load(f32, at, offset=4 * (half // 2 * 64 + half % 2 * 8), into=value)
+        k.load(f32, self.scales.column_scale.at(slot), into=self.column)
+        k.emit_portable("mul", self.raw, self.column, into=self.products)
+
+    def promote(self, total: Registers, partial: Registers, subtile: int) -> None:
+        """total += partial * scale, one subtile as one instruction."""
+        low, high = 2 * subtile, 2 * subtile + 1
+        scales = self.products[[low, low, high, high] * (len(total) // 4)]
+        self.k.fused_multiply_add(partial, scales, total, into=total)
+
+

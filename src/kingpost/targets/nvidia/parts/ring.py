@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kingpost.program import Builder, Operand, Register, SharedArray, u32
+from kingpost.program import Builder, Register, SharedArray, u32
 from kingpost.targets.nvidia.isa.common import mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 
 
 class Ring:
     """`stages` slots, each with a `full` and an `empty` mbarrier.
 
-    A slot is full when its bytes have arrived, and empty when every warp that reads it has left it (`readers` warps).
+    A slot is full when `writers` threads have arrived and the bytes they expect are there; it is empty when every warp
+    that reads it has left it (`readers` warps).
     """
 
-    def __init__(self, k: Builder, stages: int, readers: int) -> None:
-        self.k, self.stages, self.readers = k, stages, readers
-        self.full = k.shared_barriers("full", stages)
-        self.empty = k.shared_barriers("empty", stages)
+    def __init__(self, k: Builder, name: str, stages: int, writers: int, readers: int) -> None:
+        self.k, self.stages, self.writers, self.readers = k, stages, writers, readers
+        self.full = k.shared_barriers(f"{name}_full", stages)
+        self.empty = k.shared_barriers(f"{name}_empty", stages)
 
     def initialise(self) -> None:
         """Initialise the barriers; one thread, once."""
         for slot in range(self.stages):
-            mbarrier_init(self.k, self.full.at(slot), count=1)
+            mbarrier_init(self.k, self.full.at(slot), count=self.writers)
             mbarrier_init(self.k, self.empty.at(slot), count=self.readers)
 
     def producer(self) -> Producer:
@@ -53,17 +54,18 @@ class _Cursor:
 
 
 class Producer(_Cursor):
-    """The loading side; used by one thread."""
+    """The loading side."""
 
     def __init__(self, ring: Ring) -> None:
         super().__init__(ring, parity=1)  # on a fresh barrier the phase before the first has completed
 
     @contextmanager
-    def fill(self, bytes: int) -> Iterator[tuple[Operand, Register]]:
-        """Wait for an empty slot and expect `bytes` into it; yields the slot and the barrier that copies complete on."""
+    def fill(self, bytes: int = 0) -> Iterator[tuple[Register, Register]]:
+        """Wait for an empty slot; yields it and the barrier to arrive at. With `bytes`, arrives itself, expecting them."""
         k, full = self.ring.k, self.barrier(self.ring.full)
         mbarrier_wait(k, self.barrier(self.ring.empty), self.parity)
-        mbarrier_arrive_expect(k, full, bytes=bytes)
+        if bytes:
+            mbarrier_arrive_expect(k, full, bytes=bytes)
         yield self.slot, full
         self.advance()
 
@@ -79,8 +81,9 @@ class Consumer(_Cursor):
         mbarrier_wait(self.ring.k, self.barrier(self.ring.full), self.parity)
         return self.slot
 
-    def release(self) -> None:
-        """Leave the current slot: one arrival for this warp."""
+    def leave(self) -> None:
+        """Be done with the current slot, one arrival for this warp, and turn to the next."""
         k = self.ring.k
         with k.mask(k.lane == 0):
             mbarrier_arrive(k, self.barrier(self.ring.empty))
+        self.advance()

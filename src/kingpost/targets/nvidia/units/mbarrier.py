@@ -43,12 +43,12 @@ class Mbarriers:
             agent.fail("mbarrier", f"uses {self.name(address)}, which was never initialised")
         return self.states[address]
 
-    def arrive(self, warp: Warp, address: int, arrivals: int, expect: int = 0) -> None:
+    def arrive(self, agent: Warp | Action, address: int, arrivals: int, expect: int = 0) -> None:
         """`arrivals` arrivals, after expecting `expect` more bytes in the current phase."""
-        state = self.state(warp, address)
+        state = self.state(agent, address)
         state.bytes += expect
         if arrivals > state.pending:
-            warp.fail("mbarrier", f"arrives {arrivals} times at {self.name(address)}, whose phase lacks {state.pending}")
+            agent.fail("mbarrier", f"arrives {arrivals} times at {self.name(address)}, whose phase lacks {state.pending}")
         state.pending -= arrivals
         self._settle(state)
 
