@@ -28,6 +28,8 @@ class Config(NamedTuple):
     stages: int
     buffers: int
     group: int = 8
+    scale_stages: int = 3
+    unroll: int = 1
 
     @property
     def rows(self) -> int:
