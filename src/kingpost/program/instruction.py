@@ -76,6 +76,7 @@ class Operation:
     name: str
     does: Callable[..., Any]
     text: Text
+    reads: dict[str, Type]  # of the operands that must be of one type
     writes: dict[str, Type]
     uses: Uses | Callable[[Instruction], Uses]
     lanewise: bool
@@ -102,11 +103,7 @@ class Operation:
                 f"{self.name} takes operands {self.operands} and fields {self.fields}, "
                 f"got {len(reads)} operands and fields {tuple(fields)}"
             )
-        for operand, value in zip(self.operands, reads):
-            if not isinstance(value, (Registers, int, float)):
-                raise TypeError(f"{self.name}: operand {operand} is {value!r}; a register or a number is wanted")
-            if isinstance(value, Registers) and value.builder is not k:
-                raise ValueError(f"{self.name}: operand {operand} is a register of another program")
+        reads = tuple(self._operand(k, operand, value) for operand, value in zip(self.operands, reads))
         if self.check is not None:
             self.check(*reads, into=into, **fields)
         elements = self._elements(reads, into)
@@ -119,12 +116,43 @@ class Operation:
         for (name, type), target in zip(self.writes.items(), targets):
             if target.type is not type:
                 raise TypeError(f"{self.name}: {name} is {target!r}:{target.type.name}; {type.name} is wanted")
+            if target.builder is not k:
+                raise ValueError(f"{self.name}: {name} is a register of another program")
             if self.lanewise and len(target) != elements:
                 raise ValueError(f"{self.name}: {name} has {len(target)} registers; {elements} are wanted")
+            if self.lanewise:
+                self._refuse_overlap(reads, target, elements)
         instruction = Instruction(self, targets, reads, fields, calling_line(), elements)
         k.append(instruction)
         results = tuple(t[0] if into is None and len(t) == 1 else t for t in targets)
         return results[0] if len(results) == 1 else results or None
+
+    def _operand(self, k: Builder, name: str, value: Operand) -> Operand:
+        wanted = self.reads.get(name)
+        if isinstance(value, Registers):
+            if value.builder is not k:
+                raise ValueError(f"{self.name}: operand {name} is a register of another program")
+            if wanted is not None and value.type is not wanted:
+                raise TypeError(f"{self.name}: operand {name} is {value!r}:{value.type.name}; {wanted.name} is wanted")
+            return value
+        if not isinstance(value, (int, float)):
+            raise TypeError(f"{self.name}: operand {name} is {value!r}; a register or a number is wanted")
+        number = value if wanted is None else wanted.number(value)
+        if number is None:
+            raise TypeError(f"{self.name}: operand {name} is {value!r}; {wanted.name} is wanted")  # type: ignore[union-attr]
+        return number
+
+    def _refuse_overlap(self, reads: tuple[Operand, ...], target: Registers, elements: int) -> None:
+        """The lines of an array's instruction run one after another, so none may read what one before it wrote."""
+        line_of = {index: line for line, index in enumerate(target.indices)}
+        for value in reads:
+            if elements > 1 and isinstance(value, Registers) and value.storage is target.storage:
+                indices = value.indices if len(value) > 1 else value.indices * elements
+                if any(line_of.get(index, line) < line for line, index in enumerate(indices)):
+                    raise ValueError(
+                        f"{self.name}: line by line, it writes registers of {target!r} before it reads them as {value!r}; "
+                        "another target is wanted"
+                    )
 
     def _elements(self, reads: tuple[Operand, ...], into: Any) -> int:
         if not self.lanewise:
@@ -139,6 +167,7 @@ def operation(
     text: Text,
     *,
     name: str | None = None,
+    reads: dict[str, Type] | None = None,
     writes: dict[str, Type] | None = None,
     uses: Uses | Callable[[Instruction], Uses] | None = None,
     lanewise: bool = False,
@@ -147,13 +176,14 @@ def operation(
 ) -> Callable[[Callable[..., Any]], Operation]:
     """Define an operation; the decorated function says what it does (see the module's docstring).
 
+    reads: the types of operands, where the text wants one; numbers are checked and converted.
     converged: all lanes of the warp must execute it together (the vendors' `.aligned`).
     check(*reads, into=, **fields): raises on operands that the instruction set forbids.
     """
 
     def define(does: Callable[..., Any]) -> Operation:
         label = name or (text.split(" ")[0].rstrip(";") if isinstance(text, str) else does.__name__)
-        return Operation(label, does, text, writes or {}, uses or {"issue": 1}, lanewise, converged, check)
+        return Operation(label, does, text, reads or {}, writes or {}, uses or {"issue": 1}, lanewise, converged, check)
 
     return define
 
@@ -172,12 +202,15 @@ def calling_line() -> Source:
     return Source(portable_path(frame.f_code.co_filename), frame.f_lineno)
 
 
+_PACKAGE = __file__.replace("\\", "/").rpartition("/program/")[0]
+
+
 def portable_path(path: str) -> str:
     """A file's name as programs keep it: from the package on for our own files, the bare name for others."""
-    parts = path.replace("\\", "/").split("/")
-    if "kingpost" in parts:
-        return "/".join(parts[len(parts) - 1 - parts[::-1].index("kingpost"):])
-    return parts[-1]
+    path = path.replace("\\", "/")
+    if path.startswith(_PACKAGE + "/"):
+        return "kingpost" + path[len(_PACKAGE):]
+    return path.rpartition("/")[2]
 
 
 def is_scalar(operand: Operand) -> bool:

@@ -19,11 +19,16 @@ from kingpost.program.types import Type, f32, pred, s32, u32, u64
 PORTABLE: dict[tuple[str, Type], Operation] = {}
 
 
-def _portable(name: str, types: tuple[Type, ...], does: Callable[..., Any], result: Type | None = None, **more: Any) -> None:
+def _portable(
+    name: str, types: tuple[Type, ...], does: Callable[..., Any], result: Type | None = None, **others: Type
+) -> None:
+    """Define an operation on each of `types`: of all its operands, but for those that `others` gives a type."""
     for type in types:
+        operands = does.__code__.co_varnames[1: does.__code__.co_argcount]
         uses = {"issue": 1.0 if type.bits <= 32 else 2.0, "fma" if type is f32 else "alu": 1.0}
         PORTABLE[name, type] = operation(
-            None, name=f"{name}.{type.name}", writes={"d": result or type}, uses=uses, lanewise=True, **more
+            None, name=f"{name}.{type.name}", reads=dict.fromkeys(operands, type) | others, writes={"d": result or type},
+            uses=uses, lanewise=True,
         )(does)
 
 
@@ -35,19 +40,34 @@ def _one_nan(x: Any) -> Any:
     return np.where(nan, _NAN, x) if np.any(nan) else x
 
 
-_INTEGERS, _NUMBERS = (u32, s32, u64), (u32, s32, u64, f32)
+def _smaller(a: Any, b: Any) -> Any:
+    """The number where the other is NaN, and -0 below +0 (IEEE 754-2019, minimumNumber)."""
+    smaller = np.fmin(a, b)
+    if smaller.dtype != f32.dtype:
+        return smaller
+    return np.where((smaller == 0) & (np.signbit(a) | np.signbit(b)), np.copysign(smaller, -1), _one_nan(smaller))
+
+
+def _larger(a: Any, b: Any) -> Any:
+    larger = np.fmax(a, b)
+    if larger.dtype != f32.dtype:
+        return larger
+    return np.where((larger == 0) & ~(np.signbit(a) & np.signbit(b)), np.abs(larger), _one_nan(larger))
+
+
+_NUMBERS = (u32, s32, u64, f32)
 _portable("add", _NUMBERS, lambda warp, a, b: _one_nan(a + b))
 _portable("sub", _NUMBERS, lambda warp, a, b: _one_nan(a - b))
 _portable("mul", _NUMBERS, lambda warp, a, b: _one_nan(a * b))
 _portable("div", (u32, u64), lambda warp, a, b: a // b)
 _portable("rem", (u32, u64), lambda warp, a, b: a % b)
-_portable("min", _NUMBERS, lambda warp, a, b: np.minimum(a, b))
-_portable("max", _NUMBERS, lambda warp, a, b: np.maximum(a, b))
+_portable("min", _NUMBERS, lambda warp, a, b: _smaller(a, b))
+_portable("max", _NUMBERS, lambda warp, a, b: _larger(a, b))
 _portable("and", (u32, u64), lambda warp, a, b: a & b)
 _portable("or", (u32, u64), lambda warp, a, b: a | b)
 _portable("xor", (u32, u64), lambda warp, a, b: a ^ b)
-_portable("shl", (u32, u64), lambda warp, a, b: a << b)
-_portable("shr", (u32, u64), lambda warp, a, b: a >> b)
+_portable("shl", (u32, u64), lambda warp, a, b: a << b, b=u32)
+_portable("shr", (u32, u64), lambda warp, a, b: a >> b, b=u32)
 _portable("and", (pred,), lambda warp, a, b: a & b)
 _portable("move", (*_NUMBERS, pred), lambda warp, a: a)
 _portable("lt", _NUMBERS, lambda warp, a, b: a < b, pred)
@@ -56,7 +76,7 @@ _portable("gt", _NUMBERS, lambda warp, a, b: a > b, pred)
 _portable("ge", _NUMBERS, lambda warp, a, b: a >= b, pred)
 _portable("eq", _NUMBERS, lambda warp, a, b: a == b, pred)
 _portable("ne", _NUMBERS, lambda warp, a, b: a != b, pred)
-_portable("select", _NUMBERS, lambda warp, a, b, condition: np.where(condition, a, b))
+_portable("select", _NUMBERS, lambda warp, a, b, condition: np.where(condition, a, b), condition=pred)
 _portable("fma", (f32,), lambda warp, a, b, c: _one_nan(fma32(a, b, c)))
 _portable("mad", (u32,), lambda warp, a, b, c: a * b + c)
 
@@ -66,7 +86,7 @@ def _wide(value: Any) -> Any:
 
 
 # (name, type of the first operand): the result is wider
-_portable("mad_wide", (u32,), lambda warp, a, b, c: _wide(a) * _wide(b) + c, u64)
+_portable("mad_wide", (u32,), lambda warp, a, b, c: _wide(a) * _wide(b) + c, u64, c=u64)
 _portable("widen", (u32,), lambda warp, a: _wide(a), u64)
 _portable("bits", (f32,), lambda warp, a: a.view(np.uint32), u32)
 
@@ -112,19 +132,19 @@ def _memory(type: Type) -> tuple[Operation, Operation, Operation, Operation]:
     def traffic(unit: str) -> dict[str, float]:
         return {"issue": 1.0, unit: 32.0 * bytes}
 
-    @operation(None, name=f"load_global.{type.name}", writes={"d": type}, uses=traffic("global load bytes"))
+    @operation(None, name=f"load_global.{type.name}", reads={"address": u64}, writes={"d": type}, uses=traffic("global load bytes"))
     def load_global(warp, address, *, offset=0):  # type: ignore[no-untyped-def]
         return warp.block.memory.load(warp, warp.broadcast(address) + np.uint64(offset), type.dtype)
 
-    @operation(None, name=f"store_global.{type.name}", uses=traffic("global store bytes"))
+    @operation(None, name=f"store_global.{type.name}", reads={"address": u64, "value": type}, uses=traffic("global store bytes"))
     def store_global(warp, address, value, *, offset=0):  # type: ignore[no-untyped-def]
         warp.block.memory.store(warp, warp.broadcast(address) + np.uint64(offset), warp.broadcast(value, type))
 
-    @operation(None, name=f"load_shared.{type.name}", writes={"d": type}, uses=traffic("shared load bytes"))
+    @operation(None, name=f"load_shared.{type.name}", reads={"address": u32}, writes={"d": type}, uses=traffic("shared load bytes"))
     def load_shared(warp, address, *, offset=0):  # type: ignore[no-untyped-def]
         return warp.block.shared.load(warp, warp.broadcast(address) + np.uint32(offset), type.dtype)
 
-    @operation(None, name=f"store_shared.{type.name}", uses=traffic("shared store bytes"))
+    @operation(None, name=f"store_shared.{type.name}", reads={"address": u32, "value": type}, uses=traffic("shared store bytes"))
     def store_shared(warp, address, value, *, offset=0):  # type: ignore[no-untyped-def]
         warp.block.shared.store(warp, warp.broadcast(address) + np.uint32(offset), warp.broadcast(value, type))
 
@@ -136,7 +156,7 @@ for _type in (u32, f32, u64):
         PORTABLE[_operation.name.split(".")[0], _type] = _operation
 
 
-@operation(None, name="barrier")
+@operation(None, name="barrier", converged=True)
 def barrier(warp):  # type: ignore[no-untyped-def]
     """All warps of the block."""
     return warp.block.barrier(warp, 0, warp.block.program.warps)

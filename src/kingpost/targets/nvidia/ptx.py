@@ -230,6 +230,8 @@ def _lowered(name: str) -> str:
         return _ELSEWHERE[kind].replace("{t}", type)
     if kind == "parameter":
         return ""
+    if (kind, type) == ("ne", "f32"):
+        return "setp.neu.f32 {d}, {a}, {b};"  # true of NaN, as in Python
     if type == "f32" and kind in _ROUNDED:
         return f"{kind}.rn.f32 {{d}}, {{a}}, {{b}};"
     b = "pred" if type == "pred" else f"b{type[1:]}"
