@@ -11,7 +11,7 @@ from kingpost.emulate.memory import GlobalMemory, SharedMemory
 from kingpost.emulate.report import DeadlockError, EmulationError, Finding
 from kingpost.emulate.schedule import Schedule
 from kingpost.emulate.warp import Wait, Warp
-from kingpost.program import Instruction, Program, Source
+from kingpost.program import Instruction, Program, Source, TensorMap
 from kingpost.program.launch import Argument
 
 Unit = TypeVar("Unit")
@@ -29,6 +29,7 @@ class Action:
     source: Source | None
     perform: Callable[[Action], None] = field(repr=False)
     number: int = -1
+    shared: bool = True  # whether it touches the block's shared memory, which goes when the block ends
 
     def fail(self, kind: str, message: str) -> NoReturn:
         raise EmulationError(Finding(kind, message, self.name, self.source))
@@ -66,10 +67,10 @@ class Block:
         self.time += 1
         return self.time
 
-    def argument(self, name: str) -> int:
+    def argument(self, name: str) -> int | float:
         """A scalar argument; for a tensor map, its stand-in address: its place among the parameters."""
         value = self.arguments[name]
-        return value if isinstance(value, int) else list(self.arguments).index(name)
+        return list(self.arguments).index(name) if isinstance(value, TensorMap) else value
 
     def tensor_map(self, address: int) -> Any:
         return list(self.arguments.values())[address]
@@ -80,9 +81,11 @@ class Block:
             self.units[kind] = kind(self)  # type: ignore[call-arg]
         return self.units[kind]  # type: ignore[no-any-return]
 
-    def submit(self, name: str, queue: Hashable, source: Source | None, perform: Callable[[Action], None]) -> None:
+    def submit(
+        self, name: str, queue: Hashable, source: Source | None, perform: Callable[[Action], None], shared: bool = True
+    ) -> None:
         """Have an asynchronous engine perform an action, when the schedule says so."""
-        self.pending.append(Action(name, queue, source, perform, self._number(name)))
+        self.pending.append(Action(name, queue, source, perform, self._number(name), shared))
         if self.schedule.immediate:
             self._happen(self._eligible()[0])
 
@@ -107,7 +110,7 @@ class Block:
             if not warps and not actions:
                 break
             if not warps and all(w.finished for w in self.warps):
-                self._refuse_unfinished(actions)
+                self._refuse_unfinished()
             chosen = self.schedule.pick(warps, actions)
             if isinstance(chosen, Warp):
                 chosen.step()
@@ -125,10 +128,10 @@ class Block:
         self.pending.remove(action)
         action.perform(action)
 
-    def _refuse_unfinished(self, actions: list[Action]) -> None:
-        for action in actions:
-            if action.name.startswith("bulk load"):
-                action.fail("in flight at exit", "the block ends while this copy may still write its shared memory")
+    def _refuse_unfinished(self) -> None:
+        for action in self.pending:
+            if action.shared:
+                action.fail("in flight at exit", "the block ends while this may still touch its shared memory")
 
     def _refuse_deadlock(self) -> None:
         stuck = [w for w in self.warps if not w.finished]

@@ -72,12 +72,18 @@ class SharedMemory:
 
     def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None:
         at = self._offsets(addresses, agent)
-        if (self.bytes.state[at] == OBJECT).any():
-            agent.fail("barrier object", f"writes over {self.describe(int(np.ravel(addresses)[0]))}, a barrier in use")
+        self._refuse_object(at, addresses, agent)
         self.bytes.write(at, values, agent, proxy)
 
     def mark(self, addresses: np.ndarray, state: int, agent: Agent) -> None:
-        self.bytes.state[self._offsets(addresses, agent)] = state
+        at = self._offsets(addresses, agent)
+        self._refuse_object(at, addresses, agent)
+        self.bytes.state[at] = state
+
+    def _refuse_object(self, at: np.ndarray, addresses: np.ndarray, agent: Agent) -> None:
+        wrong = self.bytes.state[at] == OBJECT
+        if wrong.any():
+            agent.fail("barrier object", f"writes over {self.describe(int(addresses[wrong][0]))}, a barrier in use")
 
     def _offsets(self, addresses: np.ndarray, agent: Agent) -> np.ndarray:
         at = addresses.astype(np.int64) - self.base

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kingpost.arrays import View
 from kingpost.program.registers import Register
 from kingpost.program.tensor_map import TensorMap, TensorMapType
@@ -30,7 +32,7 @@ class Parameter:
         return TENSOR_MAP_BYTES if isinstance(self.type, TensorMapType) else self.type.bits // 8
 
 
-Argument = int | TensorMap
+Argument = int | float | TensorMap
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Launch:
             if isinstance(parameter.type, TensorMapType):
                 if not isinstance(value, TensorMap) or value.type != parameter.type:
                     raise ValueError(f"argument {parameter.name} is {value!r}; a map of {parameter.type} is wanted")
-            elif not isinstance(value, int) or not 0 <= value < 1 << parameter.type.bits:
+            elif isinstance(value, TensorMap) or parameter.type.number(value) is None:
                 raise ValueError(f"argument {parameter.name} is {value!r}; a {parameter.type.name} is wanted")
 
 
@@ -62,6 +64,6 @@ def pack(launch: Launch, encode: Callable[[TensorMap], bytes]) -> list[bytes]:
     """The bytes of each parameter, in order, little-endian; tensor maps as `encode` gives them."""
     values = ((parameter, launch.arguments[parameter.name]) for parameter in launch.program.parameters)
     return [
-        encode(value) if isinstance(value, TensorMap) else value.to_bytes(parameter.bytes, "little")
+        encode(value) if isinstance(value, TensorMap) else np.array(value, parameter.type.dtype).tobytes()  # type: ignore[union-attr]
         for parameter, value in values
     ]

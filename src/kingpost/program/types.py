@@ -17,7 +17,7 @@ class Type:
 
     def number(self, value: int | float) -> int | float | None:
         """`value` as an immediate of this type, rounded if it is a float's; None if the type cannot hold it."""
-        if isinstance(value, bool) or self.dtype.kind == "b":
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or self.dtype.kind == "b":
             return None
         try:
             if self.dtype.kind == "f":

@@ -32,7 +32,9 @@ class TileStore:
             raise ValueError(f"format is {format.name}; bfloat16 or float32 is wanted")
         self.k, self.columns, self.format, self.buffers = k, columns, format, buffers
         self.span = min(128, columns * format.itemsize)
-        self.slabs = columns * format.itemsize // self.span
+        self.slabs, left = divmod(columns * format.itemsize, self.span)
+        if left or columns % 16:
+            raise ValueError(f"columns is {columns}; a multiple of 16 that fills whole slabs of 128 bytes is wanted")
         width = self.span // format.itemsize
         self.map: Parameter = k.tensor_map("d", format, (ROWS, width), self.span)
         self.staging = k.shared("d_staging", (warpgroups * buffers, self.slabs, ROWS, width), format, self.span)

@@ -70,7 +70,7 @@ class BulkCopies:
                     self.block.memory.write(at[inside], values[inside], later, ASYNC)
                 entry.written = True
 
-            self._submit(warp, name, write)
+            self._submit(warp, name, write, shared=False)
 
         self._submit(warp, name, read)
 
@@ -82,17 +82,17 @@ class BulkCopies:
     def wait(self, warp: Warp, left: int, reads_only: bool) -> Wait:
         """Until at most `left` of the thread's newest groups are pending (reads_only: have still to read their source)."""
         committed = self._thread(warp).committed
-        waited = [entry for group in committed[: len(committed) - left] for entry in group]
+        waited = [entry for group in committed[: max(len(committed) - left, 0)] for entry in group]
 
         def ready() -> bool:
             return all(entry.read if reads_only else entry.written for entry in waited)
 
         return Wait(ready, lambda: f"bulk stores: {sum(not e.written for e in waited)} are pending")
 
-    def _submit(self, warp: Warp, name: str, perform: Any) -> None:
+    def _submit(self, warp: Warp, name: str, perform: Any, shared: bool = True) -> None:
         self.copies += 1
         source = warp.instruction.source if warp.instruction else None
-        self.block.submit(name, ("bulk copy", self.copies), source, perform)
+        self.block.submit(name, ("bulk copy", self.copies), source, perform, shared)
 
     def _thread(self, warp: Warp) -> _Groups:
         return self.groups.setdefault((warp.index, int(warp.active.argmax())), _Groups())

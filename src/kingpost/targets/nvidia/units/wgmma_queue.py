@@ -73,8 +73,8 @@ class WgmmaQueues:
             )
 
     def _chained(self, warp: Warp, accumulator: Registers) -> bool:
-        """Whether a product in flight already holds these registers: products on one accumulator chain in order."""
-        return accumulator.storage in warp.locked
+        """Whether products in flight already hold these registers: products on one accumulator chain in order."""
+        return set(accumulator.indices) <= set(warp.locked.get(accumulator.storage, ()))
 
     def commit(self, warp: Warp) -> None:
         groups = self.groups.setdefault(warp.index, _Groups())
@@ -99,11 +99,11 @@ class WgmmaQueues:
         """Give this warp its accumulators back, unless a later product holds them too."""
         groups.committed = [g for g in groups.committed if not all(e in waited for e in g)]
         held = [e for g in [*groups.committed, groups.open] for e in g]
-        still = {id(e.parts[warp.index % WARPS][1].storage) for e in held}
+        own = warp.index % WARPS
+        still = {(id(e.parts[own][1].storage), index) for e in held for index in e.parts[own][1].indices}
         for entry in waited:
-            accumulator = entry.parts[warp.index % WARPS][1]
-            if id(accumulator.storage) not in still:
-                warp.unlock(accumulator)
+            storage, indices = entry.parts[own][1].storage, entry.parts[own][1].indices
+            warp.unlock(Registers(storage, tuple(i for i in indices if (id(storage), i) not in still)))
 
     def _perform(self, action: Action, entry: _Entry) -> None:
         product = entry.product
