@@ -63,6 +63,7 @@ class Builder:
         self._storages = 0
         self._prologue: list[Node] = []
         self._body: list[Node] = []
+        self._outermost = self._body
         self._parameters: list[Parameter] = []
         self._shared: list[SharedArray] = []
         self._shared_bytes = 0
@@ -247,7 +248,14 @@ class Builder:
 
     @contextmanager
     def role(self, name: str, warps: int, registers: int | None = None) -> Iterator[Register]:
-        """What the block's next `warps` warps do; yields the warp's index within the role."""
+        """What the block's next `warps` warps do; yields the warp's index within the role.
+
+        Roles stand one after another on the outermost level; what follows the last is for all warps.
+        """
+        body, last = self._outermost, self._outermost[-1] if self._outermost else None
+        if self._body is not body or (any(isinstance(n, Role) for n in body) and not isinstance(last, Role)):
+            raise ValueError(f"role {name!r} stands inside a loop or condition, or apart from the roles before it; roles one "
+                             "after another on the outermost level are wanted")
         first = self._warps
         self._warps += warps
         role = Role(name, first, warps, registers, calling_line())
