@@ -226,14 +226,6 @@ class Builder:
             yield counter
         refuse_rebinding(before, bindings(frame), storages_read(node.body), source)
 
-    def unrolled(self, stop: Register, times: int) -> Iterator[Register]:
-        """A run-time loop from 0 to `stop`, its body written `times` times: a Python `for` over the body's copies."""
-        with self.loop(stop, step=times) as counter:
-            yield counter
-            for copy in range(1, times):
-                with self.when(counter + copy < stop):
-                    yield counter + copy
-
     @contextmanager
     def when(self, condition: Register) -> Iterator[None]:
         """Run the body if `condition`, the same in all lanes of the warp."""

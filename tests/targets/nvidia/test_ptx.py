@@ -84,12 +84,9 @@ def everything() -> Program:
                 results.append(operation(k, address, offset=8))
             case "store_global" | "store_shared":
                 operation(k, registers[u64][0] if name == "store_global" else shared.at(0), a, offset=8)
-            case "select":
-                results.append(operation(k, a, b, registers[pred][0]))
-            case "mad_wide":
-                results.append(operation(k, a, b, registers[u64][1]))
             case _:
-                results.append(operation(k, *(a, b, c)[: len(operation.operands)]))
+                operands = zip(operation.operands, (a, b, c))
+                results.append(operation(k, *(registers[operation.reads[n]][1] if n != "a" else x for n, x in operands)))
     for result in results:
         if result.type is pred:
             result = k.select(result, 1, 0, into=k.new(u32))

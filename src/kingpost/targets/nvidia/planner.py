@@ -64,9 +64,7 @@ class BlockScaledCandidate:
     chip: Chip
     tile: Tile
     stages: int
-    scale_stages: int
     buffers: int
-    unroll: int = 1  # K blocks a turn of the main loop
     group: int = 8  # tile rows walked together
 
     @property
@@ -78,7 +76,7 @@ class BlockScaledCandidate:
         tile = self.tile
         return sm90_fp8_block_scaled(
             warpgroups=tile.warpgroups, subtiles=tile.subtiles, columns=tile.columns, stages=self.stages,
-            scale_stages=self.scale_stages, buffers=self.buffers, unroll=self.unroll, group=self.group, out=self.problem.out_format,
+            buffers=self.buffers, group=self.group, out=self.problem.out_format,
         )
 
     def tiles(self, m: int) -> int:
@@ -132,15 +130,14 @@ def candidates(problem: Problem, chip: Chip) -> list[BlockScaledCandidate]:
     found = []
     for tile in TILES:
         for buffers in range(1, tile.subtiles + 1):
-            stages, scale_stages = _stages(tile, buffers, problem.out_format, chip)
+            stages = _stages(tile, buffers, problem.out_format, chip)
             if stages >= FEWEST_STAGES:
-                found.append(BlockScaledCandidate(problem, chip, tile, stages, scale_stages, buffers))
+                found.append(BlockScaledCandidate(problem, chip, tile, stages, buffers))
     return found
 
 
-def _stages(tile: Tile, buffers: int, out: Format, chip: Chip) -> tuple[int, int]:
-    """As many stages of operands as fit beside the staging and two stages of scales; then of scales as many too."""
+def _stages(tile: Tile, buffers: int, out: Format, chip: Chip) -> int:
+    """As many as fit beside the staging, each a tile of A, one of B and their scales."""
     room = chip.shared_bytes - BARRIER_BYTES - buffers * tile.warpgroups * 64 * tile.columns * out.itemsize
-    stage, scales = (tile.rows + tile.columns) * BLOCK_K, tile.rows * 4 + 128
-    stages = min(MOST_STAGES, (room - 2 * scales) // stage)
-    return stages, min(MOST_STAGES, (room - stages * stage) // scales)
+    stage = (tile.rows + tile.columns) * BLOCK_K + tile.rows * 4 + 16
+    return min(MOST_STAGES, room // stage)

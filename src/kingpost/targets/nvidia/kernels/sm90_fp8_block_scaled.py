@@ -8,7 +8,7 @@ M, N and K are run-time values; N and K blocks at the edges are filled with zero
 from __future__ import annotations
 
 from kingpost.formats import E4M3, Format
-from kingpost.program import Builder, f32, kernel, u32, u64
+from kingpost.program import Builder, f32, kernel, u64
 from kingpost.targets.nvidia.isa.common import (
     bulk_load_2d,
     elect,
@@ -17,7 +17,7 @@ from kingpost.targets.nvidia.isa.common import (
 )
 from kingpost.targets.nvidia.isa.hopper import matrix_descriptor, wgmma, wgmma_commit, wgmma_fence, wgmma_wait
 from kingpost.targets.nvidia.parts.epilogue import TileStore
-from kingpost.targets.nvidia.parts.promotion import ScaleLoader, ScaleReader, ScaleRing
+from kingpost.targets.nvidia.parts.promotion import Promotion, ScaleLoader, StagedScales
 from kingpost.targets.nvidia.parts.ring import Ring
 from kingpost.targets.nvidia.parts.tile_order import TileOrder
 
@@ -27,12 +27,10 @@ LOADER_REGISTERS, MATH_REGISTERS = 40, {1: 232, 2: 232, 3: 152}  # a thread, by 
 
 @kernel(target="sm_90a")
 def sm90_fp8_block_scaled(
-    k: Builder, *, warpgroups: int, subtiles: int, columns: int, stages: int, scale_stages: int, buffers: int, unroll: int,
-    group: int, out: Format,
-) -> None:  # fmt: skip
-    """warpgroups, each of `subtiles` 64-row accumulators of `columns` columns; rings of `stages` operand tiles and
-    `scale_stages` scales; `buffers` accumulators of staging for each warpgroup; `unroll` K blocks a turn of the loop;
-    tiles walked in groups of `group` tile rows."""
+    k: Builder, *, warpgroups: int, subtiles: int, columns: int, stages: int, buffers: int, group: int, out: Format
+) -> None:
+    """warpgroups, each of `subtiles` 64-row accumulators of `columns` columns; a ring of `stages` stages; `buffers`
+    accumulators of staging for each warpgroup; tiles walked in groups of `group` tile rows (columns if negative)."""
     rows = 64 * subtiles * warpgroups
     m, n, depth = k.parameter("m"), k.parameter("n"), k.parameter("k")
     a_map = k.tensor_map("a", E4M3, (rows, BLOCK_K), swizzle=128)
@@ -44,12 +42,11 @@ def sm90_fp8_block_scaled(
     a = k.shared("a_tiles", (stages, rows, BLOCK_K), E4M3, swizzle=128)
     b = k.shared("b_tiles", (stages, columns, BLOCK_K), E4M3, swizzle=128)
     result = TileStore(k, columns, out, warpgroups, buffers)
-    ring = Ring(k, "tiles", stages, writers=1, readers=4 * warpgroups)
-    scales = ScaleRing(k, scale_stages, rows, readers=4 * warpgroups)
+    scales = StagedScales(k, stages, rows)
+    ring = Ring(k, stages, writers=1 + scales.WRITERS, readers=4 * warpgroups)
 
     with k.when(k.warp == 0), k.mask(elect(k)):
         ring.initialise()
-        scales.ring.initialise()
         fence_mbarrier_init(k)
     k.barrier()
 
@@ -62,15 +59,15 @@ def sm90_fp8_block_scaled(
         own_rows = warpgroup * (64 * subtiles)
         totals = [k.array(f32, columns // 2, "total") for _ in range(subtiles)]
         partial = k.array(f32, columns // 2, "partial")
-        operands, promotion = ring.consumer(), ScaleReader(scales, warp, subtiles)
+        operands, promotion = ring.consumer(), Promotion(scales, warp, subtiles)
 
         with k.loop(tiles.count, start=k.block, step=k.grid) as tile:
             tile_row, tile_column = tiles.place(tile)
             for total in totals:
                 k.set(total, 0.0)
-            for _ in k.unrolled(blocks, unroll):
-                slot = operands.wait()
-                a_tile, b_tile = a.at(slot) + own_rows * BLOCK_K, b.at(slot)
+            operands.wait()
+            with k.loop(blocks) as block:
+                a_tile, b_tile = a.at(operands.slot) + own_rows * BLOCK_K, b.at(operands.slot)
                 for t, total in enumerate(totals):
                     wgmma_fence(k)
                     for step in range(0, BLOCK_K, 32):
@@ -78,13 +75,17 @@ def sm90_fp8_block_scaled(
                         b_part = matrix_descriptor(k, b_tile, offset=step)
                         wgmma(k, a_part, b_part, into=partial, n=columns, accumulate=step > 0)
                     wgmma_commit(k)
+                    # while these are multiplied: read scales, leave the last slot, look for the next operands
                     if t == 0:
-                        promotion.read()
-                    wgmma_wait(k, groups=0)
+                        promotion.read(operands.slot)
+                        operands.leave_last(block > 0)
                     if t == subtiles - 1:
-                        operands.leave()
-                        promotion.consumer.leave()
-                    promotion.promote(total, partial, t)
+                        operands.advance()
+                        with k.when(block + 1 < blocks):
+                            operands.wait()
+                    wgmma_wait(k, groups=0)
+                    promotion.add(total, partial, t)
+            operands.leave_last()
             for t, total in enumerate(totals):
                 row = tile_row * rows + own_rows + t * 64
                 result.store(warpgroup, first_thread, total, row, tile_column * columns, t % buffers)
@@ -102,7 +103,7 @@ def sm90_fp8_block_scaled(
                     bulk_load_2d(k, a.at(slot), a_map.register, tile_row * rows, column, full, type=a_map.type)
                     bulk_load_2d(k, b.at(slot), b_map.register, tile_column * columns, column, full, type=b_map.type)
         with k.when(warp == 1):
-            loader = ScaleLoader(scales)
+            loader = ScaleLoader(scales, ring)
             with k.loop(tiles.count, start=k.block, step=k.grid) as tile:
                 tile_row, tile_column = tiles.place(tile)
                 loader.start(tile_row * rows, m - 1, a_row_stride, tile_column * columns // BLOCK_K, b_column_stride)

@@ -16,10 +16,10 @@ class Ring:
     that reads it has left it (`readers` warps).
     """
 
-    def __init__(self, k: Builder, name: str, stages: int, writers: int, readers: int) -> None:
+    def __init__(self, k: Builder, stages: int, writers: int, readers: int) -> None:
         self.k, self.stages, self.writers, self.readers = k, stages, writers, readers
-        self.full = k.shared_barriers(f"{name}_full", stages)
-        self.empty = k.shared_barriers(f"{name}_empty", stages)
+        self.full = k.shared_barriers("full", stages)
+        self.empty = k.shared_barriers("empty", stages)
 
     def initialise(self) -> None:
         """Initialise the barriers; one thread, once."""
@@ -76,14 +76,14 @@ class Consumer(_Cursor):
     def __init__(self, ring: Ring) -> None:
         super().__init__(ring, parity=0)
 
-    def wait(self) -> Register:
-        """Wait for the current slot to be full; returns the slot."""
+    def wait(self) -> None:
+        """Wait for the current slot to be full."""
         mbarrier_wait(self.ring.k, self.barrier(self.ring.full), self.parity)
-        return self.slot
 
-    def leave(self) -> None:
-        """Be done with the current slot, one arrival for this warp, and turn to the next."""
-        k = self.ring.k
-        with k.mask(k.lane == 0):
-            mbarrier_arrive(k, self.barrier(self.ring.empty))
-        self.advance()
+    def leave_last(self, condition: Register | None = None) -> None:
+        """Be done with the slot before the current one, if `condition`: one arrival for this warp."""
+        k, last = self.ring.k, self.ring.stages - 1
+        before = k.select(self.slot == 0, last, self.slot - 1)
+        once = k.lane == 0 if condition is None else (k.lane == 0) & condition
+        with k.mask(once):
+            mbarrier_arrive(k, self.ring.empty.at(before))
