@@ -42,17 +42,17 @@ def _one_nan(x: Any) -> Any:
 
 def _smaller(a: Any, b: Any) -> Any:
     """The number where the other is NaN, and -0 below +0 (IEEE 754-2019, minimumNumber)."""
-    smaller = np.fmin(a, b)
-    if smaller.dtype != f32.dtype:
-        return smaller
-    return np.where((smaller == 0) & (np.signbit(a) | np.signbit(b)), np.copysign(smaller, -1), _one_nan(smaller))
+    found = np.fmin(a, b)
+    if found.dtype != f32.dtype:
+        return found
+    return np.where((a == b) & (found == 0) & (np.signbit(a) | np.signbit(b)), np.float32(-0.0), _one_nan(found))
 
 
 def _larger(a: Any, b: Any) -> Any:
-    larger = np.fmax(a, b)
-    if larger.dtype != f32.dtype:
-        return larger
-    return np.where((larger == 0) & ~(np.signbit(a) & np.signbit(b)), np.abs(larger), _one_nan(larger))
+    found = np.fmax(a, b)
+    if found.dtype != f32.dtype:
+        return found
+    return np.where((a == b) & (found == 0) & ~(np.signbit(a) & np.signbit(b)), np.float32(0.0), _one_nan(found))
 
 
 _NUMBERS = (u32, s32, u64, f32)
