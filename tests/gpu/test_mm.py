@@ -82,14 +82,15 @@ def test_every_code_but_nan() -> None:
     assert same_bits(multiply(given, F32), given.expected(F32))
 
 
-def test_nan_codes_stay_in_their_row_and_column() -> None:
+@pytest.mark.parametrize("out", [BF16, F32], ids=str)
+def test_nan_codes_stay_in_their_row_and_column(out: Format) -> None:
     given = operands(70, 72, 272)
     given.a[3, 200] = given.b[5, 0] = np.nan
-    d = multiply(given, F32)
+    d = multiply(given, out)
     nan = np.zeros(d.shape, bool)
     nan[3] = nan[:, 5] = True
-    np.testing.assert_array_equal(np.isnan(d), nan)
-    assert same_bits(d, given.expected(F32))
+    np.testing.assert_array_equal(np.isnan(d.astype(np.float32)), nan)
+    assert same_bits(d, given.expected(out))
 
 
 def test_two_runs_give_the_same_bits() -> None:

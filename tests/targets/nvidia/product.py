@@ -13,7 +13,7 @@ from kingpost.arrays import view
 from kingpost.formats import BF16, Format
 from kingpost.program import Launch, Program, TensorMap
 from kingpost.scaling import ScaledTensor
-from kingpost.targets.nvidia.arithmetic import promoted_product
+from kingpost.targets.nvidia.arithmetic import converted, promoted_product
 from kingpost.targets.nvidia.kernels.sm90_fp8_block_scaled import sm90_fp8_block_scaled
 
 NAN_CODES = (0x7F, 0xFF)
@@ -63,7 +63,7 @@ class Operands:
         """What the chip gives, bit for bit, by the arithmetic model."""
         columns = np.repeat(self.scale_b, 128, axis=0)[: len(self.b)]
         total = promoted_product(self.a.view(np.uint8), self.scale_a, self.b.view(np.uint8), columns)
-        return total.astype(out.dtype)
+        return converted(total, out)
 
 
 def operands(m: int, n: int, k: int, seed: int = 0, any_code: bool = False) -> Operands:

@@ -106,6 +106,14 @@ def canonical_nan(x: np.ndarray) -> np.ndarray:
     return np.where(nan, _NAN, x) if np.count_nonzero(nan) else x
 
 
+def converted(x: np.ndarray, format: Format) -> np.ndarray:
+    """float32 `x` as `cvt.rn` makes it of a format (float32: as it is): NaN becomes 0x7fff in bfloat16."""
+    result = formats.cast(x, format, saturate=False)
+    if format is formats.BF16:
+        result.view(np.uint16)[np.isnan(x)] = 0x7FFF
+    return result
+
+
 @cache
 def _exponents(format: Format) -> np.ndarray:
     """The exponent of each of a format's 256 codes, int8."""

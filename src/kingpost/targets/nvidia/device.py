@@ -15,7 +15,7 @@ from kingpost.registry import Candidate, Device, HostMemory, Operands, Problem
 from kingpost.program import Launch, Program, TensorMap, pack
 from kingpost.scaling import ScaledTensor
 from kingpost.targets.nvidia import planner
-from kingpost.targets.nvidia.arithmetic import promoted_product
+from kingpost.targets.nvidia.arithmetic import converted, promoted_product
 from kingpost.targets.nvidia.ptx import ptx
 
 
@@ -109,7 +109,7 @@ class EmulatedHopper(HostMemory):
         a_codes, b_codes = (np.asarray(t.data).view(np.uint8) for t in (a, weight))
         (n, _), repeated = weight.shape, np.repeat(np.asarray(weight.scales), 128, axis=0)
         product = promoted_product(a_codes, np.asarray(a.scales), b_codes, repeated[:n])
-        return formats.cast(product, formats.named(out_dtype), saturate=False)
+        return converted(product, formats.named(out_dtype))
 
 
 def _discard(report: emulate.Report) -> None:
