@@ -56,11 +56,12 @@ class TensorMap:
             raise ValueError(f"a tensor map of {len(type.box)} dimensions over a view of shape {view.shape}")
         if view.format.bits != type.format.bits:
             raise ValueError(f"a tensor map of {type.format.name} over a view of {view.format.name}")
-        if view.pointer % 16 or any(stride % 16 for stride in view.strides[:-1]):
+        pitches = [stride for size, stride in zip(view.shape[:-1], view.strides[:-1]) if size > 1]
+        if view.pointer % 16 or any(stride % 16 for stride in pitches):
             raise ValueError(
                 f"a tensor map over address {view.pointer:#x}, strides {view.strides} bytes; multiples of 16 are wanted"
             )
-        if view.strides[-1] != view.format.bits // 8:
+        if not view.adjacent(-1):
             raise ValueError(
                 f"a tensor map over strides {view.strides} bytes; contiguous elements are wanted in the last dimension"
             )

@@ -129,10 +129,11 @@ def candidates(problem: Problem, chip: Chip) -> list[BlockScaledCandidate]:
         return []
     found = []
     for tile in TILES:
-        for buffers in range(1, tile.subtiles + 1):
+        for buffers in range(tile.subtiles, 0, -1):
             stages = _stages(tile, buffers, problem.out_format, chip)
-            if stages >= FEWEST_STAGES:
+            if stages >= FEWEST_STAGES:  # fewer buffers only where that many have no room
                 found.append(BlockScaledCandidate(problem, chip, tile, stages, buffers))
+                break
     return found
 
 

@@ -1,7 +1,7 @@
 """D[M, N] = A[M, K] B[N, K]^T on Hopper: e4m3, A scaled "1x128", B "128x128", bfloat16 or float32 out.
 
-A persistent block walks over tiles of D. One thread loads 128-byte-swizzled tiles of A and B into a ring; math
-warpgroups multiply one K block of 128 at a time from zero, and promote it into float32 totals in ascending K.
+A persistent block walks over tiles of D. One thread loads 128-byte-swizzled tiles of A and B into a ring, a warp their
+scales; math warpgroups multiply one K block of 128 at a time from zero, and promote it into float32 totals, K ascending.
 M, N and K are run-time values; N and K blocks at the edges are filled with zeros by the copies and clipped by the store.
 """
 
@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from kingpost.formats import E4M3, Format
 from kingpost.program import Builder, f32, kernel, u64
-from kingpost.targets.nvidia.isa.common import (
-    bulk_load_2d,
-    elect,
-    fence_mbarrier_init,
-    prefetch_tensor_map,
-)
+from kingpost.targets.nvidia.isa.common import bulk_load_2d, elect, fence_mbarrier_init
 from kingpost.targets.nvidia.isa.hopper import matrix_descriptor, wgmma, wgmma_commit, wgmma_fence, wgmma_wait
 from kingpost.targets.nvidia.parts.epilogue import TileStore
-from kingpost.targets.nvidia.parts.promotion import Promotion, ScaleLoader, StagedScales
+from kingpost.targets.nvidia.parts.promotion import Promotion, ScaleCopy, StagedScales
 from kingpost.targets.nvidia.parts.ring import Ring
 from kingpost.targets.nvidia.parts.tile_order import TileOrder
 
 BLOCK_K = 128  # one scale block, one swizzled row
+LOADING_THREADS = 1 + 1 + 32  # tiles and their bytes, the scale of B, the scales of A
 LOADER_REGISTERS, MATH_REGISTERS = 40, {1: 232, 2: 232, 3: 152}  # a thread, by number of math warpgroups
 
 
@@ -30,20 +26,19 @@ def sm90_fp8_block_scaled(
     k: Builder, *, warpgroups: int, subtiles: int, columns: int, stages: int, buffers: int, group: int, out: Format
 ) -> None:
     """warpgroups, each of `subtiles` 64-row accumulators of `columns` columns; a ring of `stages` stages; `buffers`
-    accumulators of staging for each warpgroup; tiles walked in groups of `group` tile rows (columns if negative)."""
+    accumulators of staging for each warpgroup; tiles walked in groups of `group` tile rows."""
     rows = 64 * subtiles * warpgroups
     m, n, depth = k.parameter("m"), k.parameter("n"), k.parameter("k")
     a_map = k.tensor_map("a", E4M3, (rows, BLOCK_K), swizzle=128)
     b_map = k.tensor_map("b", E4M3, (columns, BLOCK_K), swizzle=128)
-    scale_a, scale_b = k.parameter("scale_a", u64), k.parameter("scale_b", u64)
-    a_row_stride, a_block_stride = k.parameter("scale_a_row_stride"), k.parameter("scale_a_block_stride")
-    b_column_stride, b_block_stride = k.parameter("scale_b_column_stride"), k.parameter("scale_b_block_stride")
+    scale_a = [k.parameter("scale_a", u64), k.parameter("scale_a_row_stride"), k.parameter("scale_a_block_stride")]
+    scale_b = [k.parameter("scale_b", u64), k.parameter("scale_b_column_stride"), k.parameter("scale_b_block_stride")]
 
     a = k.shared("a_tiles", (stages, rows, BLOCK_K), E4M3, swizzle=128)
     b = k.shared("b_tiles", (stages, columns, BLOCK_K), E4M3, swizzle=128)
     result = TileStore(k, columns, out, warpgroups, buffers)
     scales = StagedScales(k, stages, rows)
-    ring = Ring(k, stages, writers=1 + scales.WRITERS, readers=4 * warpgroups)
+    ring = Ring(k, stages, writers=LOADING_THREADS, readers=4 * warpgroups)
 
     with k.when(k.warp == 0), k.mask(elect(k)):
         ring.initialise()
@@ -75,17 +70,17 @@ def sm90_fp8_block_scaled(
                         b_part = matrix_descriptor(k, b_tile, offset=step)
                         wgmma(k, a_part, b_part, into=partial, n=columns, accumulate=step > 0)
                     wgmma_commit(k)
-                    # while these are multiplied: read scales, leave the last slot, look for the next operands
+                    # while these are multiplied, read their scales and look for the next operands
                     if t == 0:
                         promotion.read(operands.slot)
-                        operands.leave_last(block > 0)
                     if t == subtiles - 1:
-                        operands.advance()
+                        read = operands.turn()
                         with k.when(block + 1 < blocks):
                             operands.wait()
                     wgmma_wait(k, groups=0)
+                    if t == subtiles - 1:
+                        operands.leave(read)
                     promotion.add(total, partial, t)
-            operands.leave_last()
             for t, total in enumerate(totals):
                 row = tile_row * rows + own_rows + t * 64
                 result.store(warpgroup, first_thread, total, row, tile_column * columns, t % buffers)
@@ -93,19 +88,20 @@ def sm90_fp8_block_scaled(
 
     with k.role("load", warps=4, registers=LOADER_REGISTERS) as warp:
         with k.when(warp == 0), k.mask(elect(k)):
-            for map in (a_map, b_map, result.map):
-                prefetch_tensor_map(k, map.register)
-            producer = ring.producer()
+            producer, column_scale = ring.producer(), ScaleCopy(k, *scale_b, rows=1)
             with k.loop(tiles.count, start=k.block, step=k.grid) as tile:
                 tile_row, tile_column = tiles.place(tile)
+                row, column = tile_row * rows, tile_column * columns
+                column_scale.start(column // BLOCK_K)
                 with k.loop(blocks) as block, producer.fill(a.stride + b.stride) as (slot, full):
-                    column = block * BLOCK_K
-                    bulk_load_2d(k, a.at(slot), a_map.register, tile_row * rows, column, full, type=a_map.type)
-                    bulk_load_2d(k, b.at(slot), b_map.register, tile_column * columns, column, full, type=b_map.type)
+                    at = block * BLOCK_K
+                    bulk_load_2d(k, a.at(slot), a_map.register, row, at, full, type=a_map.type)
+                    bulk_load_2d(k, b.at(slot), b_map.register, column, at, full, type=b_map.type)
+                    column_scale.copy(scales.of_columns.at(slot), full)
         with k.when(warp == 1):
-            loader = ScaleLoader(scales, ring)
+            producer, row_scales = ring.producer(), ScaleCopy(k, *scale_a, rows=rows)
             with k.loop(tiles.count, start=k.block, step=k.grid) as tile:
-                tile_row, tile_column = tiles.place(tile)
-                loader.start(tile_row * rows, m - 1, a_row_stride, tile_column * columns // BLOCK_K, b_column_stride)
-                with k.loop(blocks):
-                    loader.copy(scale_a, a_block_stride, scale_b, b_block_stride)
+                tile_row, _ = tiles.place(tile)
+                row_scales.start(tile_row * rows + k.lane, last_row=m - 1)
+                with k.loop(blocks), producer.fill() as (slot, full):
+                    row_scales.copy(scales.of_rows.at(slot) + k.lane * 4, full)

@@ -8,14 +8,11 @@ from __future__ import annotations
 from kingpost.formats import F32
 from kingpost.program import Builder, Register, Registers, f32, u32
 from kingpost.targets.nvidia.isa.common import copy_async_4, copy_async_arrive
-from kingpost.targets.nvidia.parts.ring import Ring
 from kingpost.targets.nvidia.units.wgmma_queue import WARPS
 
 
 class StagedScales:
     """The scales of a K block in each slot of a ring: one of each of a tile's `rows` rows, and one of its columns."""
-
-    WRITERS = 32  # threads that arrive for them at a slot's full barrier
 
     def __init__(self, k: Builder, stages: int, rows: int) -> None:
         self.k, self.rows = k, rows
@@ -23,36 +20,30 @@ class StagedScales:
         self.of_columns = k.shared("column_scale", (stages, 4), F32)
 
 
-class ScaleLoader:
-    """The loading side, for a whole warp: 4 bytes a lane, so that scales may lie at any strides (bytes)."""
+class ScaleCopy:
+    """Copies of scales by threads, 4 bytes each, so that scales may lie at any strides (bytes) in global memory.
 
-    def __init__(self, scales: StagedScales, ring: Ring) -> None:
-        k = self.k = scales.k
-        self.scales, self.producer = scales, ring.producer()
-        self.row_offsets = k.array(u32, scales.rows // 32, "row_offset")
-        self.column_offset = k.new(u32, name="column_offset")
+    base: address of the scale of row (or column block) 0 in K block 0. Used by `lanes` lanes, row i lane, i + 32, ...
+    """
 
-    def start(
-        self, first_row: Register, last_row: Register, row_stride: Register, column: Register, column_stride: Register
-    ) -> None:
-        """Point at the first K block of a tile; rows past `last_row` get its scales. column: in blocks of 128."""
+    def __init__(self, k: Builder, base: Register, row_stride: Register, block_stride: Register, rows: int) -> None:
+        self.k, self.base, self.row_stride, self.block_stride = k, base, row_stride, block_stride
+        self.offsets = k.array(u32, max(rows // 32, 1), "scale_offset")
+
+    def start(self, row: Register, last_row: Register | None = None) -> None:
+        """Point at K block 0 of `row` and of every 32nd row after it; rows past `last_row` get its scales."""
         k = self.k
-        for i, offset in enumerate(self.row_offsets):
-            k.set(offset, k.minimum(first_row + k.lane + 32 * i, last_row) * row_stride)
-        k.set(self.column_offset, column * column_stride)
+        for i, offset in enumerate(self.offsets):
+            place = row + 32 * i if i else row
+            k.set(offset, (place if last_row is None else k.minimum(place, last_row)) * self.row_stride)
 
-    def copy(self, rows: Register, row_block_stride: Register, columns: Register, column_block_stride: Register) -> None:
-        """Copy the scales of a K block from the arrays at `rows` and `columns`, and point at the following block."""
+    def copy(self, to: Register, full: Register) -> None:
+        """Copy a K block's scales to `to` and every 128 bytes after it, arrive at `full`, point at the next K block."""
         k = self.k
-        with self.producer.fill() as (slot, full):
-            to = k.fused_multiply_add(k.lane, 4, self.scales.of_rows.at(slot))
-            for i, offset in enumerate(self.row_offsets):
-                copy_async_4(k, to + 128 * i, k.address(rows, offset))
-                offset += row_block_stride
-            with k.mask(k.lane == 0):
-                copy_async_4(k, self.scales.of_columns.at(slot), k.address(columns, self.column_offset))
-            self.column_offset += column_block_stride
-            copy_async_arrive(k, full)
+        for i, offset in enumerate(self.offsets):
+            copy_async_4(k, to + 128 * i if i else to, k.address(self.base, offset))
+            offset += self.block_stride
+        copy_async_arrive(k, full)
 
 
 class Promotion:

@@ -80,10 +80,14 @@ class Consumer(_Cursor):
         """Wait for the current slot to be full."""
         mbarrier_wait(self.ring.k, self.barrier(self.ring.full), self.parity)
 
-    def leave_last(self, condition: Register | None = None) -> None:
-        """Be done with the slot before the current one, if `condition`: one arrival for this warp."""
-        k, last = self.ring.k, self.ring.stages - 1
-        before = k.select(self.slot == 0, last, self.slot - 1)
-        once = k.lane == 0 if condition is None else (k.lane == 0) & condition
-        with k.mask(once):
-            mbarrier_arrive(k, self.ring.empty.at(before))
+    def turn(self) -> Register:
+        """Turn to the next slot; returns the barrier at which to `leave` the slot until now."""
+        left = self.barrier(self.ring.empty)
+        self.advance()
+        return left
+
+    def leave(self, barrier: Register) -> None:
+        """Be done with a slot: one arrival for this warp."""
+        k = self.ring.k
+        with k.mask(k.lane == 0):
+            mbarrier_arrive(k, barrier)

@@ -22,9 +22,6 @@ class TileOrder:
 
     def place(self, tile: Register) -> tuple[Register, Register]:
         """The tile's row and column. Tiles past the last give places outside the result."""
-        if self.group < 0:
-            column, row = TileOrder(self.k, self.columns, self.rows, -self.group).place(tile)
-            return row, column
         k, per_group = self.k, self.columns * self.group
         first = tile // per_group * self.group
         within = tile % per_group
