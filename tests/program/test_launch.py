@@ -57,6 +57,7 @@ TYPE = TensorMapType(E4M3, (64, 128), 128)
 
 @pytest.mark.parametrize("given", [
     matrix(100, 400), matrix(1, 16), matrix(100, 400, pitch=512), matrix(7, 48, format=U8), matrix(3, 7, pitch=16),
+    matrix(1, 400, pitch=401), View(1 << 20, (64, 1), (16, 5), E4M3, "cpu", None),
 ])  # fmt: skip
 def test_views_that_a_map_takes(given: View) -> None:
     assert TensorMap(TYPE, given).view is given

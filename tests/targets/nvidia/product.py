@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from kingpost.arrays import view
-from kingpost.formats import BF16, Format
-from kingpost.program import Launch, Program, TensorMap
+from kingpost import ops
+from kingpost.formats import Format
+from kingpost.program import Launch
+from kingpost.registry import Problem
 from kingpost.scaling import ScaledTensor
+from kingpost.targets.nvidia import planner
 from kingpost.targets.nvidia.arithmetic import converted, promoted_product
-from kingpost.targets.nvidia.kernels.sm90_fp8_block_scaled import sm90_fp8_block_scaled
 
 NAN_CODES = (0x7F, 0xFF)
 
 
 class Config(NamedTuple):
-    """The kernel's configuration, but for the format of the result."""
+    """A configuration of the kernel, as a device that offers no other."""
 
     warpgroups: int
     subtiles: int
@@ -28,15 +29,15 @@ class Config(NamedTuple):
     stages: int
     buffers: int
     group: int = 8
-    scale_stages: int = 3
-    unroll: int = 1
 
     @property
-    def rows(self) -> int:
-        return 64 * self.subtiles * self.warpgroups
+    def name(self) -> str:
+        return str(self)
 
-    def program(self, out: Format = BF16) -> Program:
-        return sm90_fp8_block_scaled(**self._asdict(), out=out)
+    def candidates(self, problem: Problem) -> Sequence[Any]:
+        tile = planner.Tile(self.warpgroups, self.subtiles, self.columns, busy=1.0)
+        any = planner.candidates(problem, planner.H200)[0]
+        return [replace(any, tile=tile, stages=self.stages, buffers=self.buffers, group=self.group)]
 
 
 @dataclass(frozen=True)
@@ -90,20 +91,9 @@ def poisoned(operands: Operands, out: Format) -> np.ndarray:
 
 def launch(config: Config, operands: Operands, d: np.ndarray, grid: int | None = None) -> Launch:
     """The launch that writes the product of `operands` into `d`, by default with one block for each tile."""
-    (m, n, k), program = operands.shape, config.program(view(d).format)
-    maps = {name: TensorMap(_type(program, name), view(getattr(operands, name, d))) for name in ("a", "b", "d")}
-    scale_a, scale_b = view(operands.scale_a), view(operands.scale_b)
-    arguments = {
-        "m": m, "n": n, "k": k, **maps,
-        "scale_a": scale_a.pointer, "scale_a_row_stride": scale_a.strides[0], "scale_a_block_stride": scale_a.strides[1],
-        "scale_b": scale_b.pointer, "scale_b_column_stride": scale_b.strides[0], "scale_b_block_stride": scale_b.strides[1],
-    }  # fmt: skip
-    tiles = -(-m // config.rows) * -(-n // config.columns)
-    return Launch(program, grid or tiles, arguments, (scale_a, scale_b))
-
-
-def _type(program: Program, name: str):
-    return next(parameter.type for parameter in program.parameters if parameter.name == name)
+    found = ops.launch_mm(*operands.scaled(), d, config)  # type: ignore[arg-type]
+    rows, columns = 64 * config.subtiles * config.warpgroups, config.columns
+    return replace(found, grid=grid or -(-d.shape[0] // rows) * -(-d.shape[1] // columns))
 
 
 def same_bits(x: np.ndarray, y: np.ndarray) -> bool:

@@ -22,25 +22,24 @@ def run(
     return d
 
 
-# m, n, k, (warpgroups, subtiles, columns, stages, buffers, group, scale stages, unroll), blocks (None: all tiles), out
+# m, n, k, (warpgroups, subtiles, columns, stages, buffers, group), blocks (None: one for each tile), out
 CASES = {
     "one row": (1, 8, 16, Config(1, 1, 16, 4, 1), None, BF16),
-    "one row, float32": (1, 16, 144, Config(1, 1, 16, 8, 1, scale_stages=8), None, F32),
+    "one row, float32": (1, 16, 144, Config(1, 1, 16, 8, 1), None, F32),
     "exact tile": (64, 128, 128, Config(1, 1, 128, 2, 1), None, BF16),
     "ragged everywhere": (77, 136, 400, Config(2, 1, 128, 4, 1), None, BF16),
     "ragged everywhere, float32": (77, 136, 400, Config(2, 1, 128, 4, 1), None, F32),
     "two tiles of rows, two subtiles": (300, 136, 144, Config(2, 2, 128, 3, 2), 2, BF16),
     "two subtiles, one buffer": (140, 72, 272, Config(1, 2, 64, 2, 1), None, F32),
-    "three subtiles, two buffers": (150, 40, 144, Config(1, 3, 64, 2, 2), None, BF16),
+    "three subtiles, three buffers": (150, 40, 144, Config(1, 3, 64, 2, 3), None, BF16),
     "fifteen tiles, two blocks": (130, 264, 144, Config(1, 1, 64, 3, 1, group=2), 2, BF16),
     "five tiles, one block, K below a scale": (33, 520, 48, Config(1, 1, 128, 2, 1), 1, F32),
     "three warpgroups": (385, 40, 272, Config(3, 1, 32, 5, 1), 2, BF16),
     "K of nine blocks, ring of two": (5, 16, 1040, Config(1, 1, 16, 2, 1), None, BF16),
-    "K of nine blocks, unrolled by two": (5, 16, 1040, Config(1, 1, 16, 3, 1, unroll=2), None, BF16),
-    "K of three blocks, unrolled by four": (70, 40, 272, Config(1, 1, 32, 2, 1, unroll=4), 2, F32),
-    "ring of one stage": (70, 24, 304, Config(2, 1, 32, 1, 1, scale_stages=1), None, F32),
+    "groups of columns": (200, 96, 160, Config(1, 1, 32, 2, 1, group=-2), 3, F32),
+    "ring of two stages": (70, 24, 304, Config(2, 1, 32, 2, 1), None, F32),
     "more blocks than tiles": (65, 32, 256, Config(1, 1, 32, 3, 1), 5, BF16),
-    "groups of one row": (200, 96, 160, Config(1, 1, 32, 4, 1, group=1, scale_stages=2), 3, BF16),
+    "groups of one row": (200, 96, 160, Config(1, 1, 32, 4, 1, group=1), 3, BF16),
 }
 
 
