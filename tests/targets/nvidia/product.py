@@ -105,6 +105,7 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "transposed": np.asfortranarray,
     "padded rows": lambda x: _inside(x, (len(x), x.shape[1] + 3), np.s_[:, : x.shape[1]]),
     "padded and transposed": lambda x: _inside(x.T, (x.shape[1], len(x) + 5), np.s_[:, : len(x)]).T,
+    "transposed, 16 bytes at a time": lambda x: _inside(x.T, (x.shape[1], -(-len(x) // 4) * 4), np.s_[:, : len(x)]).T,
     "every third, every second": lambda x: _inside(x, (3 * len(x), 2 * x.shape[1]), np.s_[::3, ::2]),
     "one for all": lambda x: np.broadcast_to(x[:1, :1], x.shape),
 }

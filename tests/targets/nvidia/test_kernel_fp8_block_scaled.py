@@ -36,7 +36,6 @@ CASES = {
     "five tiles, one block, K below a scale": (33, 520, 48, Config(1, 1, 128, 2, 1), 1, F32),
     "three warpgroups": (385, 40, 272, Config(3, 1, 32, 5, 1), 2, BF16),
     "K of nine blocks, ring of two": (5, 16, 1040, Config(1, 1, 16, 2, 1), None, BF16),
-    "groups of columns": (200, 96, 160, Config(1, 1, 32, 2, 1, group=-2), 3, F32),
     "ring of two stages": (70, 24, 304, Config(2, 1, 32, 2, 1), None, F32),
     "more blocks than tiles": (65, 32, 256, Config(1, 1, 32, 3, 1), 5, BF16),
     "groups of one row": (200, 96, 160, Config(1, 1, 32, 4, 1, group=1), 3, BF16),
