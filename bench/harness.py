@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import json
 import platform
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -99,12 +100,18 @@ def machine() -> dict[str, Any]:
     return {
         "device": properties.name,
         "multiprocessors": properties.multiprocessors,
-        "driver": ".".join(map(str, properties.driver_version)),
+        "driver": _driver_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def _driver_version() -> str:
+    """As the kernel module states it, "580.159.04"."""
+    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", Path("/proc/driver/nvidia/version").read_text())
+    return found[0] if found else "unknown"
 
 
 def record(path: Path, results: Any, **more: Any) -> None:

@@ -30,7 +30,7 @@ SHAPES = {
     "64 rows": (64, 512, 384),
 }
 MODELLED = {
-    "more than two tiles a multiprocessor": (1064, 4096, 528),
+    "more than two tiles a multiprocessor": (2200, 4096, 528),
     "two tiles of rows for every block": (2100, 2056, 256),
 }
 
