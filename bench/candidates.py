@@ -1,16 +1,17 @@
-"""Every configuration that the planner may pick, timed beside what its model says: `python bench/candidates.py OUT.json`."""
+"""Every configuration that the planner may pick, timed beside its model's guess: `python bench/candidates.py OUT.json`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-import kingpost as kp
 import torch
 from harness import measure, record
+from products import Product, product, torch_tensorwise_calls
+
+import kingpost as kp
 from kingpost.arrays import view
 from kingpost.registry import Operands, Problem, find
-from products import Product, product, torch_tensorwise_calls
 
 SHAPES = tuple(
     (m, n, k)
@@ -19,7 +20,7 @@ SHAPES = tuple(
 )
 
 
-def calls(candidate, p: Product):  # noqa: ANN001, ANN201
+def calls(candidate, p: Product):
     device = find("cuda:0")
     prepared = []
     for a, w, out in p.sets:
@@ -39,8 +40,13 @@ def main(path: Path) -> None:
         implementations["torch per-tensor fast"] = torch_tensorwise_calls(p)
         times = measure(implementations, sustained=False, rounds=5, milliseconds=3)
         guesses = {c.name: c.microseconds(m) for c in candidates}
-        results.append({"m": m, "n": n, "k": k, "us": {name: t.median for name, t in times.items()}, "model_us": guesses})
-        print(f"{m} {n} {k}: " + "; ".join(f"{name} {t.median:.2f} ({guesses.get(name, 0):.1f})" for name, t in times.items()))
+        results.append(
+            {"m": m, "n": n, "k": k, "us": {name: t.median for name, t in times.items()}, "model_us": guesses}
+        )
+        print(
+            f"{m} {n} {k}: "
+            + "; ".join(f"{name} {t.median:.2f} ({guesses.get(name, 0):.1f})" for name, t in times.items())
+        )
     record(path, results)
 
 

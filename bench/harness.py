@@ -65,7 +65,10 @@ def _replay(captured: torch.cuda.CUDAGraph, times: int) -> float:
 
 
 def measure(
-    implementations: dict[str, Sequence[Call]], sustained: bool, rounds: int | None = None, milliseconds: float | None = None
+    implementations: dict[str, Sequence[Call]],
+    sustained: bool,
+    rounds: int | None = None,
+    milliseconds: float | None = None,
 ) -> dict[str, Timing]:
     """Time every implementation, each given as one call for every set of operands.
 

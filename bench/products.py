@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import kingpost as kp
 import torch
-
 from harness import copies
+
+import kingpost as kp
 
 
 @dataclass(frozen=True)

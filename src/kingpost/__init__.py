@@ -1,7 +1,7 @@
 """FP8 matrix products at the speed of the hardware, from Python; and for each, what holds it down."""
 
-from kingpost.registry import devices
 from kingpost.ops import mm
+from kingpost.registry import devices
 from kingpost.scaling import ScaledTensor, dequantize, quantize, validate
 
 __version__ = "0.1.0"

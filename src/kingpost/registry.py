@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -73,7 +73,8 @@ class Operands:
 class Candidate(Protocol):
     """One way of a device to solve a problem."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def microseconds(self, m: int) -> float:
         """How long `m` rows would take, by the device's own model."""
@@ -85,10 +86,15 @@ class Candidate(Protocol):
 class Device(Protocol):
     """A target times an executor."""
 
-    name: str
-    description: str
-    memory: str  # the device whose arrays it works on, as Views name it
-    keeps_calls: bool  # whether a prepared call may be kept for the next time with the same pointers
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def keeps_calls(self) -> bool:
+        """Whether a prepared call may be kept for the next time with the same pointers."""
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Every way to solve the problem, empty if there is none."""
@@ -125,7 +131,6 @@ class Family(Protocol):
 class HostMemory:
     """What devices that work on host arrays have in common."""
 
-    memory = "cpu"
     keeps_calls = False  # a prepared call holds the arrays
 
     def stream(self, given: Any, torch_arrays: bool) -> int:
@@ -157,6 +162,11 @@ def _families() -> dict[str, Family]:
 def devices() -> list[Device]:
     """Every device present on this machine."""
     return [device for family in _families().values() for device in family.present()]
+
+
+def emulator(target: str) -> EmulatedDevice:
+    """The device "emulated:TARGET"; raises ValueError saying what there is."""
+    return cast(EmulatedDevice, find(f"emulated:{target}"))
 
 
 @functools.lru_cache(maxsize=256)

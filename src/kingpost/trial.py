@@ -121,6 +121,6 @@ class Trial:
         return self.emulator.model(self.a, self.b, self.out_dtype)
 
     @cached_property
-    def emulator(self) -> registry.Device:
+    def emulator(self) -> registry.EmulatedDevice:
         """The target on a CPU."""
-        return registry.find(f"emulated:{self.target}")
+        return registry.emulator(self.target)

@@ -8,6 +8,22 @@ from kingpost.emulate.schedule import Early, Late, Random, Schedule, schedule
 from kingpost.emulate.warp import ASYNCHRONOUS, LANES, Wait, Warp
 
 __all__ = [
-    "ASYNC", "ASYNCHRONOUS", "Action", "Block", "DeadlockError", "Early", "EmulationError", "Finding", "GENERIC", "LANES",
-    "Late", "Random", "Report", "Schedule", "Wait", "Warp", "run", "schedule",
+    "ASYNC",
+    "ASYNCHRONOUS",
+    "Action",
+    "Block",
+    "DeadlockError",
+    "Early",
+    "EmulationError",
+    "Finding",
+    "GENERIC",
+    "LANES",
+    "Late",
+    "Random",
+    "Report",
+    "Schedule",
+    "Wait",
+    "Warp",
+    "run",
+    "schedule",
 ]

@@ -46,8 +46,14 @@ class Block:
     """One block of a launch, from its first instruction to its last."""
 
     def __init__(
-        self, program: Program, index: int, grid: int, arguments: dict[str, Argument], memory: GlobalMemory,
-        schedule: Schedule, executed: Counter[Instruction],
+        self,
+        program: Program,
+        index: int,
+        grid: int,
+        arguments: dict[str, Argument],
+        memory: GlobalMemory,
+        schedule: Schedule,
+        executed: Counter[Instruction],
     ) -> None:
         self.program, self.index, self.grid, self.arguments = program, index, grid, arguments
         self.memory, self.schedule, self.executed = memory, schedule, executed
@@ -79,7 +85,7 @@ class Block:
         """This block's unit of a kind (a target's class, made from the block when first asked for)."""
         if kind not in self.units:
             self.units[kind] = kind(self)  # type: ignore[call-arg]
-        return self.units[kind]  # type: ignore[no-any-return]
+        return self.units[kind]
 
     def submit(
         self, name: str, queue: Hashable, source: Source | None, perform: Callable[[Action], None], shared: bool = True
@@ -138,7 +144,8 @@ class Block:
         if stuck:
             waits = [
                 f"{w.name} at {w.instruction.source if w.instruction else '?'} waits for "
-                f"{w.waiting.describe() if w.waiting else 'nothing'}" for w in stuck
+                f"{w.waiting.describe() if w.waiting else 'nothing'}"
+                for w in stuck
             ]
             message = "nobody can go on:\n  " + "\n  ".join(waits)
             raise DeadlockError(Finding("deadlock", message, f"block {self.index}", None))

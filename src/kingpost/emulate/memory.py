@@ -146,17 +146,20 @@ class GlobalMemory:
         signed = addresses.astype(np.int64)
         low, high = int(signed.min()), int(signed.max())
         region = int(np.searchsorted(self.starts, low, "right")) - 1
-        for index in range(region, -1, -1):  # regions may overlap: views of one array
-            start, data = self.regions[index]
-            if start <= low and high < start + len(data):
-                return start, data, signed - start
-        agent.fail("out of bounds", f"touches global addresses {low:#x} to {high:#x}, in none of the launch's arrays")
+        while region >= 0 and high >= self.regions[region][0] + len(self.regions[region][1]):
+            region -= 1  # regions may overlap: views of one array
+        if region < 0:
+            agent.fail(
+                "out of bounds", f"touches global addresses {low:#x} to {high:#x}, in none of the launch's arrays"
+            )
+        start, data = self.regions[region]
+        return start, data, signed - start
 
 
 def _bytes_at(start: int, size: int) -> np.ndarray:
     import ctypes
 
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(start), np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(start))
 
 
 def _lane_bytes(warp: Warp, addresses: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -52,7 +52,8 @@ class Random(Schedule):
         self.random = random.Random(seed)
 
     def pick(self, warps: Sequence[Warp], actions: Sequence[Action]) -> Warp | Action:
-        return self.random.choice([*warps, *actions])
+        choices: list[Warp | Action] = [*warps, *actions]
+        return self.random.choice(choices)
 
     def preempts(self) -> bool:
         return self.random.random() < 0.05

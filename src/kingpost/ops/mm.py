@@ -9,9 +9,9 @@ import numpy as np
 
 from kingpost import arrays, formats, registry, scaling
 from kingpost.arrays import View, view
-from kingpost.registry import Device, Operands, Problem
 from kingpost.formats import BF16, F32, Format
 from kingpost.plan import planned
+from kingpost.registry import Device, Operands, Problem
 from kingpost.scaling import ScaledTensor
 
 OUT_FORMATS = (BF16, F32)
@@ -19,7 +19,12 @@ N_GRID, K_GRID = 8, 16  # the copy engines' 16-byte rows of bfloat16 results and
 
 
 def mm(
-    a: ScaledTensor, b: ScaledTensor, out: Any = None, out_dtype: Any = None, device: str | None = None, stream: Any = None
+    a: ScaledTensor,
+    b: ScaledTensor,
+    out: Any = None,
+    out_dtype: Any = None,
+    device: str | None = None,
+    stream: Any = None,
 ) -> Any:
     """The product a @ b of scaled tensors: a [M, K], b [K, N]; [M, N], in the library and on the device of `a`.
 
@@ -35,9 +40,10 @@ def mm(
     Raises TypeError or ValueError naming the argument, what it is and what is wanted.
     """
     _check_operands(a, b)
-    views = [view(array, name) for array, name in (
-        (a.data, "a.data"), (a.scales, "a.scales"), (b.data, "b.data"), (b.scales, "b.scales")
-    )]
+    views = [
+        view(array, name)
+        for array, name in ((a.data, "a.data"), (a.scales, "a.scales"), (b.data, "b.data"), (b.scales, "b.scales"))
+    ]
     _check_one_device(views)
     chosen = registry.find(views[0].device if device is None else device)
     out, d = _result(a, b, out, out_dtype)
@@ -67,7 +73,9 @@ def launch_mm(a: ScaledTensor, b: ScaledTensor, out: Any, device: Device) -> Any
 def _check_operands(a: ScaledTensor, b: ScaledTensor) -> None:
     for name, t in (("a", a), ("b", b)):
         if not isinstance(t, ScaledTensor):
-            raise TypeError(f"{name} is a {type(t).__name__}; a kingpost.ScaledTensor is wanted (see kingpost.quantize)")
+            raise TypeError(
+                f"{name} is a {type(t).__name__}; a kingpost.ScaledTensor is wanted (see kingpost.quantize)"
+            )
         if len(t.shape) != 2:
             raise ValueError(f"{name} has shape {t.shape}; two dimensions are wanted")
     if type(a.data) is not type(b.data):
@@ -155,4 +163,6 @@ def _check_rows(name: str, rows: View, hint: str = "") -> None:
 
 
 def _problem(a: ScaledTensor, b: ScaledTensor, out_format: Format) -> Problem:
-    return Problem("mm", b.shape[1], a.shape[1], a.format, b.format, str(a.scaling), str(b.scaling.transposed), out_format)
+    return Problem(
+        "mm", b.shape[1], a.shape[1], a.format, b.format, str(a.scaling), str(b.scaling.transposed), out_format
+    )

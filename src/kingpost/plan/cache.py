@@ -6,8 +6,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from kingpost.registry import Device, Operands, Problem
 from kingpost.plan.choice import Plan
+from kingpost.registry import Device, Operands, Problem
 
 CALLS_KEPT = 256  # for each problem and device
 

@@ -4,7 +4,7 @@ from kingpost.program.builder import Builder, Program, kernel
 from kingpost.program.control import Loop, Mask, Node, Role, When
 from kingpost.program.evaluate import NotConstant, evaluate
 from kingpost.program.instruction import Instruction, Operation, Source, operation
-from kingpost.program.launch import Launch, Parameter, pack
+from kingpost.program.launch import Argument, Launch, Parameter, pack
 from kingpost.program.memory import SharedArray, swizzle
 from kingpost.program.rebinding import RebindingError
 from kingpost.program.registers import Operand, Register, Registers
@@ -12,7 +12,36 @@ from kingpost.program.tensor_map import TensorMap, TensorMapType
 from kingpost.program.types import Type, f32, pred, s32, u32, u64
 
 __all__ = [
-    "Builder", "Instruction", "Launch", "Loop", "Mask", "Node", "NotConstant", "Operand", "Operation", "Parameter",
-    "Program", "RebindingError", "Register", "Registers", "Role", "SharedArray", "Source", "TensorMap", "TensorMapType",
-    "Type", "When", "evaluate", "f32", "kernel", "operation", "pack", "pred", "s32", "swizzle", "u32", "u64",
+    "Argument",
+    "Builder",
+    "Instruction",
+    "Launch",
+    "Loop",
+    "Mask",
+    "Node",
+    "NotConstant",
+    "Operand",
+    "Operation",
+    "Parameter",
+    "Program",
+    "RebindingError",
+    "Register",
+    "Registers",
+    "Role",
+    "SharedArray",
+    "Source",
+    "TensorMap",
+    "TensorMapType",
+    "Type",
+    "When",
+    "evaluate",
+    "f32",
+    "kernel",
+    "operation",
+    "pack",
+    "pred",
+    "s32",
+    "swizzle",
+    "u32",
+    "u64",
 ]

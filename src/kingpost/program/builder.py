@@ -42,7 +42,9 @@ class Program:
 
     def __str__(self) -> str:
         config = ", ".join(f"{name}={value}" for name, value in self.config.items())
-        lines = [f"program {self.name}({config}) for {self.target}: {self.warps} warps, {self.shared_bytes} shared bytes"]
+        lines = [
+            f"program {self.name}({config}) for {self.target}: {self.warps} warps, {self.shared_bytes} shared bytes"
+        ]
         lines += [f"  parameter {p.name}: {getattr(p.type, 'name', p.type)}" for p in self.parameters]
         lines += [f"  shared {array!r}" for array in self.shared]
         return "\n".join(lines + list(_listing(list(self.body), 1)))
@@ -95,7 +97,7 @@ class Builder:
         return op.portable(name, type)(self, *operands, into=into)
 
     def select(self, condition: Register, a: Operand, b: Operand, into: Registers | None = None) -> Any:
-        """`a` in the lanes where `condition` holds, `b` elsewhere (at least one of a and b a register, or into given)."""
+        """`a` in the lanes where `condition` holds, `b` elsewhere; at least one of them a register, or `into` given."""
         type = next((o.type for o in (a, b, into) if isinstance(o, Registers)), u32)
         return op.portable("select", type)(self, a, b, condition, into=into)
 
@@ -111,11 +113,11 @@ class Builder:
         return self.emit_portable("mad" if type is u32 else "fma", a, b, c, into=into)
 
     def ceil_div(self, a: Register, b: int) -> Register:
-        return (a + (b - 1)) // b  # type: ignore[no-any-return]
+        return (a + (b - 1)) // b
 
     def address(self, base: Register, index: Register, size: int = 1) -> Register:
         """base (u64) + index (u32) * size, in bytes."""
-        return op.portable("mad_wide", u32)(self, index, size, base)  # type: ignore[no-any-return]
+        return op.portable("mad_wide", u32)(self, index, size, base)
 
     def load(self, type: Type, address: Register, offset: int = 0, into: Registers | None = None) -> Any:
         """A load from global memory (u64 address) or shared memory (u32 address)."""
@@ -142,27 +144,27 @@ class Builder:
     @functools.cached_property
     def shared_base(self) -> Register:
         with self._ahead():
-            return op.shared_base(self)  # type: ignore[no-any-return]
+            return op.shared_base(self)
 
     @functools.cached_property
     def lane(self) -> Register:
         with self._ahead():
-            return op.lane_index(self)  # type: ignore[no-any-return]
+            return op.lane_index(self)
 
     @functools.cached_property
     def warp(self) -> Register:
         with self._ahead():
-            return op.warp_index(self)  # type: ignore[no-any-return]
+            return op.warp_index(self)
 
     @functools.cached_property
     def block(self) -> Register:
         with self._ahead():
-            return op.block_index(self)  # type: ignore[no-any-return]
+            return op.block_index(self)
 
     @functools.cached_property
     def grid(self) -> Register:
         with self._ahead():
-            return op.grid_size(self)  # type: ignore[no-any-return]
+            return op.grid_size(self)
 
     # Declarations
 
@@ -187,8 +189,10 @@ class Builder:
         self._shared_bytes += -self._shared_bytes % alignment
         array = SharedArray(self, name, shape, format, swizzle, self._shared_bytes)
         if swizzle and shape[-1] * format.bits // 8 != swizzle:
-            raise ValueError(f"shared array {name}: rows of {shape[-1]} {format.name} under a swizzle of {swizzle} bytes; "
-                             "rows as long as the swizzle are wanted")
+            raise ValueError(
+                f"shared array {name}: rows of {shape[-1]} {format.name} under a swizzle of {swizzle} bytes; "
+                "rows as long as the swizzle are wanted"
+            )
         self._shared_bytes += array.bytes
         self._shared.append(array)
         return array
@@ -246,8 +250,10 @@ class Builder:
         """
         body, last = self._outermost, self._outermost[-1] if self._outermost else None
         if self._body is not body or (any(isinstance(n, Role) for n in body) and not isinstance(last, Role)):
-            raise ValueError(f"role {name!r} stands inside a loop or condition, or apart from the roles before it; roles one "
-                             "after another on the outermost level are wanted")
+            raise ValueError(
+                f"role {name!r} stands inside a loop or condition, or apart from the roles before it; roles one "
+                "after another on the outermost level are wanted"
+            )
         first = self._warps
         self._warps += warps
         role = Role(name, first, warps, registers, calling_line())
@@ -256,16 +262,22 @@ class Builder:
 
     def finish(self, config: dict[str, Any]) -> Program:
         return Program(
-            self.name, self.target, max(self._warps, 1), tuple(self._parameters), tuple(self._shared),
-            self._shared_bytes, tuple(self._prologue + self._body), config,
+            self.name,
+            self.target,
+            max(self._warps, 1),
+            tuple(self._parameters),
+            tuple(self._shared),
+            self._shared_bytes,
+            tuple(self._prologue + self._body),
+            config,
         )
 
 
 def kernel(target: str) -> Callable[[Callable[..., None]], Callable[..., Program]]:
-    """Make `f(k, **config)` a function of its configuration that returns the Program, written once per configuration."""
+    """Make `f(k, **config)` a function of its configuration that returns the Program, written once for each."""
 
     def decorate(write: Callable[..., None]) -> Callable[..., Program]:
-        @functools.lru_cache(maxsize=None)
+        @functools.cache
         def written(**config: Any) -> Program:
             k = Builder(write.__name__, target)
             write(k, **config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Union
 
 from kingpost.program.instruction import Instruction, Source
 from kingpost.program.registers import Operand, Register, Registers, Storage
@@ -65,7 +64,7 @@ class Role:
         return f"role {self.name!r}: warps {self.first} to {self.first + self.warps - 1}{budget}"
 
 
-Node = Union[Instruction, Loop, When, Mask, Role]
+Node = Instruction | Loop | When | Mask | Role
 
 
 def instructions(body: list[Node]) -> Iterator[Instruction]:

@@ -64,8 +64,10 @@ class Instruction:
     def __str__(self) -> str:
         fields = [f"{name}={value}" for name, value in self.fields.items()]
         target = ", ".join(map(repr, self.writes))
-        return (f"{target} = " if target else "") + f"{self.operation.name} " + ", ".join(
-            [*map(repr, self.reads), *fields]
+        return (
+            (f"{target} = " if target else "")
+            + f"{self.operation.name} "
+            + ", ".join([*map(repr, self.reads), *fields])
         )
 
 
@@ -150,8 +152,8 @@ class Operation:
                 indices = value.indices if len(value) > 1 else value.indices * elements
                 if any(line_of.get(index, line) < line for line, index in enumerate(indices)):
                     raise ValueError(
-                        f"{self.name}: line by line, it writes registers of {target!r} before it reads them as {value!r}; "
-                        "another target is wanted"
+                        f"{self.name}: line by line, it writes registers of {target!r} before it reads them as {value!r}"
+                        "; another target is wanted"
                     )
 
     def _elements(self, reads: tuple[Operand, ...], into: Any) -> int:
@@ -209,7 +211,7 @@ def portable_path(path: str) -> str:
     """A file's name as programs keep it: from the package on for our own files, the bare name for others."""
     path = path.replace("\\", "/")
     if path.startswith(_PACKAGE + "/"):
-        return "kingpost" + path[len(_PACKAGE):]
+        return "kingpost" + path[len(_PACKAGE) :]
     return path.rpartition("/")[2]
 
 

@@ -24,11 +24,15 @@ def _portable(
 ) -> None:
     """Define an operation on each of `types`: of all its operands, but for those that `others` gives a type."""
     for type in types:
-        operands = does.__code__.co_varnames[1: does.__code__.co_argcount]
+        operands = does.__code__.co_varnames[1 : does.__code__.co_argcount]
         uses = {"issue": 1.0 if type.bits <= 32 else 2.0, "fma" if type is f32 else "alu": 1.0}
         PORTABLE[name, type] = operation(
-            None, name=f"{name}.{type.name}", reads=dict.fromkeys(operands, type) | others, writes={"d": result or type},
-            uses=uses, lanewise=True,
+            None,
+            name=f"{name}.{type.name}",
+            reads=dict.fromkeys(operands, type) | others,
+            writes={"d": result or type},
+            uses=uses,
+            lanewise=True,
         )(does)
 
 
@@ -132,19 +136,41 @@ def _memory(type: Type) -> tuple[Operation, Operation, Operation, Operation]:
     def traffic(unit: str) -> dict[str, float]:
         return {"issue": 1.0, unit: 32.0 * bytes}
 
-    @operation(None, name=f"load_global.{type.name}", reads={"address": u64}, writes={"d": type}, uses=traffic("global load bytes"))
+    @operation(
+        None,
+        name=f"load_global.{type.name}",
+        reads={"address": u64},
+        writes={"d": type},
+        uses=traffic("global load bytes"),
+    )
     def load_global(warp, address, *, offset=0):  # type: ignore[no-untyped-def]
         return warp.block.memory.load(warp, warp.broadcast(address) + np.uint64(offset), type.dtype)
 
-    @operation(None, name=f"store_global.{type.name}", reads={"address": u64, "value": type}, uses=traffic("global store bytes"))
+    @operation(
+        None,
+        name=f"store_global.{type.name}",
+        reads={"address": u64, "value": type},
+        uses=traffic("global store bytes"),
+    )
     def store_global(warp, address, value, *, offset=0):  # type: ignore[no-untyped-def]
         warp.block.memory.store(warp, warp.broadcast(address) + np.uint64(offset), warp.broadcast(value, type))
 
-    @operation(None, name=f"load_shared.{type.name}", reads={"address": u32}, writes={"d": type}, uses=traffic("shared load bytes"))
+    @operation(
+        None,
+        name=f"load_shared.{type.name}",
+        reads={"address": u32},
+        writes={"d": type},
+        uses=traffic("shared load bytes"),
+    )
     def load_shared(warp, address, *, offset=0):  # type: ignore[no-untyped-def]
         return warp.block.shared.load(warp, warp.broadcast(address) + np.uint32(offset), type.dtype)
 
-    @operation(None, name=f"store_shared.{type.name}", reads={"address": u32, "value": type}, uses=traffic("shared store bytes"))
+    @operation(
+        None,
+        name=f"store_shared.{type.name}",
+        reads={"address": u32, "value": type},
+        uses=traffic("shared store bytes"),
+    )
     def store_shared(warp, address, value, *, offset=0):  # type: ignore[no-untyped-def]
         warp.block.shared.store(warp, warp.broadcast(address) + np.uint32(offset), warp.broadcast(value, type))
 

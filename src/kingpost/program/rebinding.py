@@ -17,7 +17,9 @@ class RebindingError(RuntimeError):
 def user_frame() -> FrameType:
     """The innermost frame outside the virtual machine."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("kingpost.program.", "contextlib", "functools")):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
+        ("kingpost.program.", "contextlib", "functools")
+    ):
         frame = frame.f_back
     return frame
 
@@ -54,7 +56,7 @@ def refuse_rebinding(
         new = after.get(name)
         if new is not None and not new.same(old) and old.storage in read:
             raise RebindingError(
-                f"{name} held {old!r} before the loop at {source} and holds {new!r} after its body: the next turn would "
-                f"still read {old!r}. Write the register in place ({name} += ..., k.set({name}, ...)) to carry it, or "
+                f"{name} held {old!r} before the loop at {source} and holds {new!r} after its body: the next turn "
+                f"would still read {old!r}. Write the register in place ({name} += ..., k.set({name}, ...)) to carry it, or "
                 "give the new value another name."
             )

@@ -7,7 +7,7 @@ Arithmetic operators emit a portable operation and return a new register; `+=` a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from kingpost.program.types import Type
 
@@ -80,6 +80,7 @@ class Registers:
     def _emit(self, name: str, *operands: Any, into: Registers | None = None) -> Any:
         return self.builder.emit_portable(name, *operands, into=into)
 
+    # fmt: off
     def __add__(self, other: Operand) -> Any: return self._emit("add", self, other)
     def __radd__(self, other: Operand) -> Any: return self._emit("add", self, other)
     def __sub__(self, other: Operand) -> Any: return self._emit("sub", self, other)
@@ -103,10 +104,11 @@ class Registers:
     def __isub__(self, other: Operand) -> Any: return self._emit("sub", self, other, into=self)
     def __imul__(self, other: Operand) -> Any: return self._emit("mul", self, other, into=self)
     def __ixor__(self, other: Operand) -> Any: return self._emit("xor", self, other, into=self)
+    # fmt: on
 
 
 class Register(Registers):
     """A view of a single register."""
 
 
-Operand = Union[Registers, int, float]
+Operand = Registers | int | float

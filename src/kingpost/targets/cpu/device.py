@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kingpost.registry import Candidate, Device, HostMemory, Operands, Problem
 from kingpost.formats import E4M3, E4M3FNUZ
+from kingpost.registry import Candidate, Device, HostMemory, Operands, Problem
 from kingpost.targets.cpu.products import product
 
 FORMATS = {E4M3, E4M3FNUZ}

@@ -11,8 +11,8 @@ import numpy as np
 
 from kingpost import emulate, formats
 from kingpost.arrays import View
-from kingpost.registry import Candidate, Device, HostMemory, Operands, Problem
 from kingpost.program import Launch, Program, TensorMap, pack
+from kingpost.registry import Candidate, Device, HostMemory, Operands, Problem
 from kingpost.scaling import ScaledTensor
 from kingpost.targets.nvidia import planner
 from kingpost.targets.nvidia.arithmetic import converted, promoted_product
@@ -128,7 +128,9 @@ class _Cuda:
 
         name = f"cuda:{which or 0}"
         if name not in driver.available():
-            present = ", ".join(driver.available()) or "none (no NVIDIA driver, or the cuda-bindings package is missing)"
+            present = (
+                ", ".join(driver.available()) or "none (no NVIDIA driver, or the cuda-bindings package is missing)"
+            )
             raise ValueError(f"device is {name!r}; present GPUs: {present}")
         return CudaDevice(int(which or 0))
 

@@ -202,7 +202,13 @@ def _tensor_map_kind(format: str, swizzle: int) -> tuple[Any, ...]:
 
 
 def encode_tensor_map(
-    pointer: int, format: str, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int, index: int = 0
+    pointer: int,
+    format: str,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    swizzle: int,
+    index: int = 0,
 ) -> bytes:
     """The 128 bytes of a tensor map over memory of device cuda:`index`, as a kernel takes it by value.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from kingpost.registry import Operands, Problem
 from kingpost.formats import E4M3, Format
-from kingpost.program import Launch, Program, TensorMap
+from kingpost.program import Argument, Launch, Program, TensorMap
+from kingpost.registry import Operands, Problem
 from kingpost.targets.nvidia.kernels.sm90_fp8_block_scaled import BLOCK_K, sm90_fp8_block_scaled
 
 TARGET = "sm_90a"
@@ -78,8 +78,13 @@ class BlockScaledCandidate:
     def program(self) -> Program:
         tile = self.tile
         return sm90_fp8_block_scaled(
-            warpgroups=tile.warpgroups, subtiles=tile.subtiles, columns=tile.columns, stages=self.stages,
-            buffers=self.buffers, group=self.group, out=self.problem.out_format,
+            warpgroups=tile.warpgroups,
+            subtiles=tile.subtiles,
+            columns=tile.columns,
+            stages=self.stages,
+            buffers=self.buffers,
+            group=self.group,
+            out=self.problem.out_format,
         )
 
     def tiles(self, m: int) -> int:
@@ -101,16 +106,21 @@ class BlockScaledCandidate:
             if name in ("a", "b", "d") and view.pointer % 16:
                 raise ValueError(f"{_ARGUMENTS[name]} starts at address {view.pointer:#x}; a multiple of 16 is wanted")
             if name.startswith("scale") and (min(view.strides) < 0 or view.extent()[1] >= LARGEST_EXTENT):
-                raise ValueError(f"{_ARGUMENTS[name]} has strides {view.strides} bytes over shape {view.shape}; strides of "
-                                 f"at least 0 and an extent below {LARGEST_EXTENT} bytes are wanted")
-        arguments: dict[str, int | TensorMap] = {"m": m, "n": n, "k": k}
+                raise ValueError(
+                    f"{_ARGUMENTS[name]} has strides {view.strides} bytes over shape {view.shape}; strides of "
+                    f"at least 0 and an extent below {LARGEST_EXTENT} bytes are wanted"
+                )
+        arguments: dict[str, Argument] = {"m": m, "n": n, "k": k}
         for parameter in program.parameters:
             if parameter.name in ("a", "b", "d"):
                 arguments[parameter.name] = TensorMap(parameter.type, getattr(operands, parameter.name))  # type: ignore[arg-type]
         scale_a, scale_b = operands.scale_a, operands.scale_b
         arguments |= {
-            "scale_a": scale_a.pointer, "scale_a_row_stride": scale_a.strides[0], "scale_a_block_stride": scale_a.strides[1],
-            "scale_b": scale_b.pointer, "scale_b_column_stride": scale_b.strides[0],
+            "scale_a": scale_a.pointer,
+            "scale_a_row_stride": scale_a.strides[0],
+            "scale_a_block_stride": scale_a.strides[1],
+            "scale_b": scale_b.pointer,
+            "scale_b_column_stride": scale_b.strides[0],
             "scale_b_block_stride": scale_b.strides[1],
         }
         grid = min(self.tiles(m), chip.multiprocessors)

@@ -97,29 +97,32 @@ class _Writer:
         program = self.program
         body = list(self.body(list(program.body)))
         parameters = [
-            f"  .param .align 64 .b8 {p.name}[{p.bytes}]" if isinstance(p.type, TensorMapType)
+            f"  .param .align 64 .b8 {p.name}[{p.bytes}]"
+            if isinstance(p.type, TensorMapType)
             else f"  .param .{p.type.name} {p.name}"
             for p in program.parameters
         ]
         check_register_budgets(program)
-        return "\n".join([
-            f".version {VERSION}",
-            f".target {program.target}",
-            ".address_size 64",
-            *(f'.file {number} "{file}"' for file, number in self.files.items()),
-            ".extern .shared .align 1024 .b8 shared_memory[];",
-            f".visible .entry {program.name}(",
-            ",\n".join(parameters),
-            ")",
-            f".maxntid {32 * program.warps}, 1, 1",
-            ".minnctapersm 1",
-            "{",
-            *self.names.declarations(),
-            *body,
-            "ret;",
-            "}",
-            "",
-        ])
+        return "\n".join(
+            [
+                f".version {VERSION}",
+                f".target {program.target}",
+                ".address_size 64",
+                *(f'.file {number} "{file}"' for file, number in self.files.items()),
+                ".extern .shared .align 1024 .b8 shared_memory[];",
+                f".visible .entry {program.name}(",
+                ",\n".join(parameters),
+                ")",
+                f".maxntid {32 * program.warps}, 1, 1",
+                ".minnctapersm 1",
+                "{",
+                *self.names.declarations(),
+                *body,
+                "ret;",
+                "}",
+                "",
+            ]
+        )
 
     def label(self) -> str:
         self.labels += 1
@@ -252,10 +255,14 @@ def check_register_budgets(program: Program) -> None:
         return
     for role in roles:
         if role.registers is None or role.registers % 8 or not 24 <= role.registers <= 256:
-            raise ValueError(f"role {role.name}: registers is {role.registers}; a multiple of 8 from 24 to 256 is wanted")
+            raise ValueError(
+                f"role {role.name}: registers is {role.registers}; a multiple of 8 from 24 to 256 is wanted"
+            )
         if role.warps % 4 or role.first % 4:
-            raise ValueError(f"role {role.name}: warps {role.first} to {role.first + role.warps - 1}; whole warpgroups of 4 "
-                             "are wanted where registers are budgeted")
+            raise ValueError(
+                f"role {role.name}: warps {role.first} to {role.first + role.warps - 1}; whole warpgroups of 4 "
+                "are wanted where registers are budgeted"
+            )
     total, given = sum(r.warps * (r.registers or 0) for r in roles), program.warps * registers_at_entry(program)
     if total > given:
         raise ValueError(f"roles ask for {32 * total} registers; the block has {32 * given} at entry")

@@ -8,8 +8,7 @@ import numpy as np
 
 from kingpost.emulate import GENERIC
 from kingpost.formats import BF16
-from kingpost.program import Instruction, f32, operation, pred, u32
-from kingpost.program.launch import TensorMapType
+from kingpost.program import Instruction, Operand, Registers, TensorMapType, f32, operation, pred, u32
 from kingpost.targets.nvidia.arithmetic import converted
 from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
@@ -165,7 +164,12 @@ def _check_stmatrix(address: Any, values: Any, into: Any, offset: int) -> None:
 
 def _stmatrix_text(instruction: Instruction, name: Any) -> str:
     address, values = instruction.reads
-    return f"stmatrix.sync.aligned.m8n8.x{len(values)}.shared.b16 [{name(address)}+{instruction.fields['offset']}], {name.vector(values)};"
+    place = f"[{name(address)}+{instruction.fields['offset']}]"
+    return f"stmatrix.sync.aligned.m8n8.x{_count(values)}.shared.b16 {place}, {name.vector(values)};"
+
+
+def _count(values: Operand) -> int:
+    return len(values) if isinstance(values, Registers) else 1
 
 
 @operation(
@@ -173,7 +177,7 @@ def _stmatrix_text(instruction: Instruction, name: Any) -> str:
     name="stmatrix",
     converged=True,
     check=_check_stmatrix,
-    uses=lambda i: {"issue": 1.0, "shared store bytes": 128.0 * len(i.reads[1])},
+    uses=lambda i: {"issue": 1.0, "shared store bytes": 128.0 * _count(i.reads[1])},
 )
 def stmatrix(warp: Any, address: Any, values: Any, *, offset: int = 0) -> None:
     """Store 8x8 matrices of 16-bit elements: lane 8 i + r gives the address of row r of matrix i, register i of lane
@@ -186,8 +190,11 @@ def stmatrix(warp: Any, address: Any, values: Any, *, offset: int = 0) -> None:
     warp.block.shared.write(rows[:, None] + np.arange(16), bytes, warp, GENERIC)
 
 
-@operation("st.shared.v2.f32 [{address}+{offset}], {{{low}, {high}}};", name="st.shared.v2.f32",
-           uses={"issue": 1.0, "shared store bytes": 256.0})
+@operation(
+    "st.shared.v2.f32 [{address}+{offset}], {{{low}, {high}}};",
+    name="st.shared.v2.f32",
+    uses={"issue": 1.0, "shared store bytes": 256.0},
+)
 def store_shared_pair(warp: Any, address: Any, low: Any, high: Any, *, offset: int = 0) -> None:
     """Two neighbouring float32 a lane."""
     pair = np.stack([low, high], axis=-1).astype(f32.dtype)

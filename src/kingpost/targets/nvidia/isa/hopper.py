@@ -37,9 +37,7 @@ def wgmma_fence(warp: Any) -> None:
     """Order this warpgroup's register accesses before the products that follow."""
 
 
-def _check_wgmma(
-    a: Any, b: Any, into: Any, *, n: int, accumulate: bool, a_format: Format, b_format: Format
-) -> None:
+def _check_wgmma(a: Any, b: Any, into: Any, *, n: int, accumulate: bool, a_format: Format, b_format: Format) -> None:
     if n % 8 or not 8 <= n <= 256:
         raise ValueError(f"wgmma: n is {n}; a multiple of 8 from 8 to 256 is wanted")
     if not isinstance(into, Registers) or len(into) != n // 2 or len(set(into.indices)) != n // 2:
@@ -63,9 +61,7 @@ def _wgmma_uses(instruction: Instruction) -> dict[str, float]:
     return {"issue": 1.0, "tensor cycles": n / 2 / 4, "tensor shared bytes": (64 + n) * 32 / 4}
 
 
-@operation(
-    _wgmma_text, name="wgmma.mma_async", writes={"d": f32}, converged=True, check=_check_wgmma, uses=_wgmma_uses
-)
+@operation(_wgmma_text, name="wgmma.mma_async", writes={"d": f32}, converged=True, check=_check_wgmma, uses=_wgmma_uses)
 def wgmma(
     warp: Any, a: Any, b: Any, *, n: int, accumulate: bool, a_format: Format = E4M3, b_format: Format = E4M3
 ) -> Any:

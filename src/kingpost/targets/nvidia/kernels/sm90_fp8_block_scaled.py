@@ -1,8 +1,8 @@
 """D[M, N] = A[M, K] B[N, K]^T on Hopper: e4m3, A scaled "1x128", B "128x128", bfloat16 or float32 out.
 
 A persistent block walks over tiles of D. One thread loads 128-byte-swizzled tiles of A and B into a ring, a warp their
-scales; math warpgroups multiply one K block of 128 at a time from zero, and promote it into float32 totals, K ascending.
-M, N and K are run-time values; N and K blocks at the edges are filled with zeros by the copies and clipped by the store.
+scales; math warpgroups multiply one K block of 128 at a time from zero, and promote it into float32 totals, ascending.
+M, N and K are run-time values; what lies past the edges is filled with zeros by the copies and clipped by the store.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def sm90_fp8_block_scaled(
 
     with k.role("load", warps=4, registers=LOADER_REGISTERS) as warp:
         with k.when(warp == 0), k.mask(elect(k)):
-            producer, column_scale = ring.producer(), ScaleCopy(k, *scale_b, rows=1)
+            producer, column_scale = ring.producer(), ScaleCopy(k, 1, *scale_b)
             with k.loop(tiles.count, start=k.block, step=k.grid) as tile:
                 tile_row, tile_column = tiles.place(tile)
                 row, column = tile_row * rows, tile_column * columns
@@ -99,7 +99,7 @@ def sm90_fp8_block_scaled(
                     bulk_load_2d(k, b.at(slot), b_map.register, column, at, full, type=b_map.type)
                     column_scale.copy(scales.of_columns.at(slot), full)
         with k.when(warp == 1):
-            producer, row_scales = ring.producer(), ScaleCopy(k, *scale_a, rows=rows)
+            producer, row_scales = ring.producer(), ScaleCopy(k, rows, *scale_a)
             with k.loop(tiles.count, start=k.block, step=k.grid) as tile:
                 tile_row, _ = tiles.place(tile)
                 row_scales.start(tile_row * rows + k.lane, last_row=m - 1)

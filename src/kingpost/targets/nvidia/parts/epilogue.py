@@ -45,7 +45,13 @@ class TileStore:
             bulk_wait_read(self.k, groups=0)
 
     def store(
-        self, warpgroup: Register, first_thread: Register, total: Registers, row: Register, column: Register, buffer: int
+        self,
+        warpgroup: Register,
+        first_thread: Register,
+        total: Registers,
+        row: Register,
+        column: Register,
+        buffer: int,
     ) -> None:
         """Store one accumulator at (row, column) of the result, through buffer `buffer` of the warpgroup.
 
@@ -90,7 +96,7 @@ class TileStore:
                 store_shared_pair(k, address, total[pair], total[pair + 1], offset=offset + half * 8 * self.span)
 
     def _chunks(self, first: Register) -> Callable[[int], tuple[Register, int]]:
-        """Where 16-byte chunks of a row lie whose chunk 0 lies, swizzled, at `first`: an address and an offset to it."""
+        """Where a row's 16-byte chunks lie, its chunk 0 being, swizzled, at `first`: an address and an offset to it."""
         within = [first, *(first ^ (16 * chunk) for chunk in range(2, self.span // 16, 2))]
 
         def chunk(index: int) -> tuple[Register, int]:

@@ -26,7 +26,7 @@ class ScaleCopy:
     base: address of the scale of row (or column block) 0 in K block 0. Used by `lanes` lanes, row i lane, i + 32, ...
     """
 
-    def __init__(self, k: Builder, base: Register, row_stride: Register, block_stride: Register, rows: int) -> None:
+    def __init__(self, k: Builder, rows: int, base: Register, row_stride: Register, block_stride: Register) -> None:
         self.k, self.base, self.row_stride, self.block_stride = k, base, row_stride, block_stride
         self.offsets = k.array(u32, max(rows // 32, 1), "scale_offset")
 

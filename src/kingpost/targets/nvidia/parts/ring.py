@@ -61,7 +61,7 @@ class Producer(_Cursor):
 
     @contextmanager
     def fill(self, bytes: int = 0) -> Iterator[tuple[Register, Register]]:
-        """Wait for an empty slot; yields it and the barrier to arrive at. With `bytes`, arrives itself, expecting them."""
+        """Wait for an empty slot; yields it and the barrier to arrive at. With `bytes`, arrives too, expecting them."""
         k, full = self.ring.k, self.barrier(self.ring.full)
         mbarrier_wait(k, self.barrier(self.ring.empty), self.parity)
         if bytes:

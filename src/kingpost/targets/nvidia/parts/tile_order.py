@@ -18,7 +18,7 @@ class TileOrder:
 
     @property
     def count(self) -> Register:
-        return self.rows * self.columns  # type: ignore[no-any-return]
+        return self.rows * self.columns
 
     def place(self, tile: Register) -> tuple[Register, Register]:
         """The tile's row and column. Tiles past the last give places outside the result."""

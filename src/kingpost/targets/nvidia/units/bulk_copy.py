@@ -54,7 +54,7 @@ class BulkCopies:
         self._submit(warp, f"bulk load into {self.block.shared.describe(destination)}", perform)
 
     def store(self, warp: Warp, map_address: int, origin: tuple[int, ...], source: int) -> None:
-        """Copy a box from `source` to the tensor at `origin` (elements, outermost first), in the thread's open group."""
+        """Copy a box from `source` to the tensor at `origin` (elements, outermost first), in the open group."""
         tensor, _ = self._map(warp, map_address, source)
         entry = _Store()
         self._thread(warp).open.append(entry)
@@ -80,7 +80,7 @@ class BulkCopies:
         groups.open = []
 
     def wait(self, warp: Warp, left: int, reads_only: bool) -> Wait:
-        """Until at most `left` of the thread's newest groups are pending (reads_only: have still to read their source)."""
+        """Until at most `left` of the thread's newest groups are pending (reads_only: have yet to read their source)."""
         committed = self._thread(warp).committed
         waited = [entry for group in committed[: max(len(committed) - left, 0)] for entry in group]
 
@@ -109,7 +109,7 @@ class BulkCopies:
 def _box_addresses(tensor: TensorMap, base: int) -> np.ndarray:
     """The shared address of every byte of a box: [rows, row bytes], rows in order."""
     linear = base + np.arange(tensor.type.bytes)
-    return swizzle(linear, tensor.type.swizzle).reshape(-1, tensor.type.row_bytes)  # type: ignore[no-any-return]
+    return swizzle(linear, tensor.type.swizzle).reshape(-1, tensor.type.row_bytes)
 
 
 def _indices(tensor: TensorMap, origin: tuple[int, ...]) -> list[np.ndarray]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from kingpost.emulate import Action, Block, Wait, Warp
 from kingpost.emulate.memory import OBJECT
-
-import numpy as np
 
 
 @dataclass
@@ -48,7 +48,9 @@ class Mbarriers:
         state = self.state(agent, address)
         state.bytes += expect
         if arrivals > state.pending:
-            agent.fail("mbarrier", f"arrives {arrivals} times at {self.name(address)}, whose phase lacks {state.pending}")
+            agent.fail(
+                "mbarrier", f"arrives {arrivals} times at {self.name(address)}, whose phase lacks {state.pending}"
+            )
         state.pending -= arrivals
         self._settle(state)
 
@@ -62,8 +64,10 @@ class Mbarriers:
         state = self.state(warp, address)
         return Wait(
             lambda: state.phase & 1 != parity,
-            lambda: f"{self.name(address)} (phase parity {parity}): {state.pending} of {state.count} arrivals and "
-                    f"{state.bytes} bytes missing",
+            lambda: (
+                f"{self.name(address)} (phase parity {parity}): {state.pending} of {state.count} arrivals and "
+                f"{state.bytes} bytes missing"
+            ),
         )
 
     @staticmethod

@@ -69,7 +69,10 @@ class WgmmaQueues:
         if len(entry.parts) == WARPS:
             waiting.remove(entry)
             self.block.submit(
-                f"wgmma of warpgroup {group}", ("wgmma", group), entry.source, lambda action: self._perform(action, entry)
+                f"wgmma of warpgroup {group}",
+                ("wgmma", group),
+                entry.source,
+                lambda action: self._perform(action, entry),
             )
 
     def _chained(self, warp: Warp, accumulator: Registers) -> bool:
@@ -115,7 +118,7 @@ class WgmmaQueues:
             c = _matrix([_rows(warp, accumulator) for warp, accumulator in warps])
         d = wgmma_f32(a, b, c, product.a_format, product.b_format)
         for part, (warp, accumulator) in enumerate(warps):
-            _set_rows(warp, accumulator, _fragment(d[16 * part: 16 * part + 16]))
+            _set_rows(warp, accumulator, _fragment(d[16 * part : 16 * part + 16]))
         entry.done = True
 
     def _operand(self, action: Action, descriptor: int, rows: int) -> np.ndarray:
@@ -136,7 +139,7 @@ def operand_addresses(descriptor: int, rows: int) -> np.ndarray:
     row, byte = np.arange(rows)[:, None], np.arange(32)[None, :]
     if span == 0:  # 8-row groups of 16-byte rows; the two 16-byte halves of K lie `leading` apart
         return start + row // 8 * stride + row % 8 * 16 + byte // 16 * leading + byte % 16
-    return swizzle(start + row // 8 * stride + row % 8 * span + byte, span)  # type: ignore[no-any-return]
+    return swizzle(start + row // 8 * stride + row % 8 * span + byte, span)
 
 
 def _rows(warp: Warp, accumulator: Registers) -> np.ndarray:
