@@ -35,7 +35,7 @@ class Config(NamedTuple):
         return str(self)
 
     def candidates(self, problem: Problem) -> Sequence[Any]:
-        tile = planner.Tile(self.warpgroups, self.subtiles, self.columns, busy=1.0)
+        tile = replace(planner.TILES[0], warpgroups=self.warpgroups, subtiles=self.subtiles, columns=self.columns)
         any = planner.candidates(problem, planner.H200)[0]
         return [replace(any, tile=tile, stages=self.stages, buffers=self.buffers, group=self.group)]
 
