@@ -1,4 +1,4 @@
-"""Every configuration that the planner may pick, timed beside its model's guess: `python bench/candidates.py OUT.json`."""
+"""Every configuration that the planner may pick, beside its model's guess: `python bench/candidates.py OUT.json`."""
 
 from __future__ import annotations
 

@@ -164,11 +164,12 @@ def check(
         passed &= result.passed
         out.print(f"{order.value:<7} {'[green]passed[/]' if result.passed else '[red]failed[/]'}", end="  ")
         if result.finding:
-            out.print(result.finding, markup=False)
+            out.print(result.finding, markup=False, soft_wrap=True)
             continue
         out.print(
             f"{result.differing} of {m * n} values differ from the model; error {result.error:.3f} of what is allowed; "
-            f"{result.instructions:,} instructions in {result.blocks} blocks, {result.seconds:.2f} s"
+            f"{result.instructions:,} instructions in {result.blocks} blocks, {result.seconds:.2f} s",
+            soft_wrap=True,
         )
     if not passed:
         raise typer.Exit(1)

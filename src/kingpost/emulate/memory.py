@@ -149,9 +149,7 @@ class GlobalMemory:
         while region >= 0 and high >= self.regions[region][0] + len(self.regions[region][1]):
             region -= 1  # regions may overlap: views of one array
         if region < 0:
-            agent.fail(
-                "out of bounds", f"touches global addresses {low:#x} to {high:#x}, in none of the launch's arrays"
-            )
+            agent.fail("out of bounds", f"touches addresses {low:#x} to {high:#x}, in none of the launch's arrays")
         start, data = self.regions[region]
         return start, data, signed - start
 

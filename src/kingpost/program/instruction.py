@@ -152,8 +152,8 @@ class Operation:
                 indices = value.indices if len(value) > 1 else value.indices * elements
                 if any(line_of.get(index, line) < line for line, index in enumerate(indices)):
                     raise ValueError(
-                        f"{self.name}: line by line, it writes registers of {target!r} before it reads them as {value!r}"
-                        "; another target is wanted"
+                        f"{self.name}: line by line, it writes {target!r} before it reads it as {value!r}; "
+                        "another target is wanted"
                     )
 
     def _elements(self, reads: tuple[Operand, ...], into: Any) -> int:

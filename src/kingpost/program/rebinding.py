@@ -57,6 +57,6 @@ def refuse_rebinding(
         if new is not None and not new.same(old) and old.storage in read:
             raise RebindingError(
                 f"{name} held {old!r} before the loop at {source} and holds {new!r} after its body: the next turn "
-                f"would still read {old!r}. Write the register in place ({name} += ..., k.set({name}, ...)) to carry it, or "
-                "give the new value another name."
+                f"would still read {old!r}. Write the register in place ({name} += ..., k.set({name}, ...)) to carry "
+                "it, or give the new value another name."
             )

@@ -80,7 +80,7 @@ class BulkCopies:
         groups.open = []
 
     def wait(self, warp: Warp, left: int, reads_only: bool) -> Wait:
-        """Until at most `left` of the thread's newest groups are pending (reads_only: have yet to read their source)."""
+        """Until at most `left` of the thread's newest groups are pending (reads_only: have yet to read)."""
         committed = self._thread(warp).committed
         waited = [entry for group in committed[: max(len(committed) - left, 0)] for entry in group]
 
