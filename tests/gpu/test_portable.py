@@ -9,15 +9,16 @@ from kingpost import emulate
 from kingpost.arrays import view
 from kingpost.assemble import AssemblerNotFound, find_ptxas
 from kingpost.assemble.ptxas import assemble
+from kingpost.formats import E4M3
 from kingpost.program import Builder, Launch, Type, f32, pred, u32, u64
 from kingpost.program.operations import PORTABLE
-from kingpost.targets.nvidia.isa.common import pack_bf16x2
 from kingpost.targets.nvidia.ptx import ptx
 
 from .on_gpu import run
 
 ROUNDS = 8  # of 32 lanes
-OPERATIONS = [o for (_, type), o in PORTABLE.items() if o.pure and type in (u32, u64, f32, pred)] + [pack_bf16x2]
+OPERATIONS = [o for (_, type), o in PORTABLE.items() if o.pure and type in (u32, u64, f32, pred)]
+FIELDS = {"format": E4M3, "index": 2}
 SPECIAL = {
     u32: [0, 1, 2, 5, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF],
     u64: [0, 1, 31, 2**32 - 1, 2**32, 2**63, 2**64 - 1],
@@ -51,9 +52,9 @@ def launch(d: np.ndarray) -> Launch:
         for round in range(ROUNDS):
             types = [operation.reads.get(name, f32) for name in operation.operands]
             operands = [operand(type, i, round) for i, type in enumerate(types)]
-            if operation.name.startswith(("div", "rem")):  # by zero, chips give what they like
+            if operation.name.startswith(("div.u", "rem")):  # by zero, chips give what they like
                 operands[1] = operands[1] | 1
-            result = operation(k, *operands)
+            result = operation(k, *operands, **{f: FIELDS[f] for f in operation.fields})
             if result.type is pred:
                 result = k.select(result, 1, 0, into=k.new(u32))
             k.store(k.address(target, k.lane, 8), result, offset=(number * ROUNDS + round) * 256)

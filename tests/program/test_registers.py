@@ -224,7 +224,8 @@ def test_an_array_may_not_write_what_its_later_lines_read(k: Builder) -> None:
 
 
 def test_portable_operations_are_about_forty() -> None:
-    assert 30 <= len({name for name, _ in PORTABLE}) <= 50
+    families = {re.sub(r"_[xb]\d+$", "", name) for name, _ in PORTABLE}  # widths of loads and stores count once
+    assert 30 <= len(families) <= 50
     assert all(operation.text is None for operation in PORTABLE.values())
     with pytest.raises(TypeError, match="sqrt on f32 is no portable operation; it exists on"):
         portable("sqrt", f32)

@@ -5,7 +5,7 @@ from kingpost.emulate.memory import ASYNC, GENERIC
 from kingpost.emulate.report import DeadlockError, EmulationError, Finding, Report
 from kingpost.emulate.run import run
 from kingpost.emulate.schedule import Early, Late, Random, Schedule, schedule
-from kingpost.emulate.warp import ASYNCHRONOUS, LANES, Wait, Warp
+from kingpost.emulate.warp import ASYNCHRONOUS, Wait, Warp
 
 __all__ = [
     "ASYNC",
@@ -17,7 +17,6 @@ __all__ = [
     "EmulationError",
     "Finding",
     "GENERIC",
-    "LANES",
     "Late",
     "Random",
     "Report",

@@ -44,7 +44,40 @@ class Provenance:
         self.writer[at], self.time[at], self.proxy[at] = agent.number, self.clock(), proxy
 
 
-class SharedMemory:
+class _ThreadAccess:
+    """Accesses by a warp's threads, through the generic proxy, in memory that can `read` and `write` bytes."""
+
+    def read(self, addresses: np.ndarray, agent: Agent) -> np.ndarray:
+        raise NotImplementedError
+
+    def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None:
+        raise NotImplementedError
+
+    def load(self, warp: Warp, addresses: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """One value of `dtype` a lane."""
+        return self.load_vector(warp, addresses, dtype, 1)[0]
+
+    def store(self, warp: Warp, addresses: np.ndarray, values: np.ndarray) -> None:
+        """One value a lane."""
+        self.store_vector(warp, addresses, values[None])
+
+    def load_vector(self, warp: Warp, addresses: np.ndarray, dtype: np.dtype, count: int) -> np.ndarray:
+        """`count` neighbouring values a lane: [count, lanes]."""
+        result = np.zeros((count, len(warp.lanes)), dtype)
+        lanes = _lane_bytes(warp, addresses, count * dtype.itemsize)
+        if len(lanes):
+            result[:, warp.active] = self.read(lanes, warp).view(dtype).T
+        return result
+
+    def store_vector(self, warp: Warp, addresses: np.ndarray, values: np.ndarray) -> None:
+        """values [count, lanes], neighbours in memory."""
+        lanes = _lane_bytes(warp, addresses, len(values) * values.dtype.itemsize)
+        if len(lanes):
+            bytes = np.ascontiguousarray(values[:, warp.active].T).view(np.uint8)
+            self.write(lanes, bytes.reshape(lanes.shape), warp, GENERIC)
+
+
+class SharedMemory(_ThreadAccess):
     """A block's shared memory. Addresses are absolute bytes, as the program sees them."""
 
     def __init__(self, block: Block, size: int) -> None:
@@ -92,19 +125,8 @@ class SharedMemory:
             agent.fail("out of bounds", f"touches shared offset {int(at.min())} to {int(at.max())} of {size} bytes")
         return at
 
-    def load(self, warp: Warp, addresses: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """One value of `dtype` a lane, through the generic proxy."""
-        lanes = _lane_bytes(warp, addresses, dtype)
-        result = np.zeros(32, dtype)
-        result[warp.active] = self.read(lanes, warp).view(dtype)[:, 0]
-        return result
 
-    def store(self, warp: Warp, addresses: np.ndarray, values: np.ndarray) -> None:
-        lanes = _lane_bytes(warp, addresses, values.dtype)
-        self.write(lanes, _as_bytes(values[warp.active]), warp, GENERIC)
-
-
-class GlobalMemory:
+class GlobalMemory(_ThreadAccess):
     """The views a launch may touch, at their own addresses."""
 
     def __init__(self, views: list[View], clock: Callable[[], int]) -> None:
@@ -117,22 +139,10 @@ class GlobalMemory:
         self.starts = np.array([start for start, _ in self.regions], np.int64)
         self.owners = views  # keeps the arrays alive
 
-    def load(self, warp: Warp, addresses: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        result = np.zeros(32, dtype)
-        lanes = _lane_bytes(warp, addresses, dtype)
-        if len(lanes):
-            result[warp.active] = self.read(lanes, warp).view(dtype)[:, 0]
-        return result
-
     def read(self, addresses: np.ndarray, agent: Agent) -> np.ndarray:
         """The bytes at absolute addresses of any shape (uint8, same shape)."""
         _, data, at = self._locate(addresses, agent)
         return data[at]
-
-    def store(self, warp: Warp, addresses: np.ndarray, values: np.ndarray) -> None:
-        lanes = _lane_bytes(warp, addresses, values.dtype)
-        if len(lanes):
-            self.write(lanes, _as_bytes(values[warp.active]), warp, GENERIC)
 
     def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None:
         """Write bytes at absolute addresses of any shape."""
@@ -160,13 +170,9 @@ def _bytes_at(start: int, size: int) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(start))
 
 
-def _lane_bytes(warp: Warp, addresses: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The byte addresses [active lanes, itemsize] of an access, which must be aligned to its size."""
+def _lane_bytes(warp: Warp, addresses: np.ndarray, size: int) -> np.ndarray:
+    """The byte addresses [active lanes, size] of an access, which must be aligned to its size."""
     active = addresses[warp.active].astype(np.int64)
-    if (active % dtype.itemsize).any():
-        warp.fail("misaligned", f"accesses {dtype.itemsize} bytes at {int(active[active % dtype.itemsize != 0][0]):#x}")
-    return active[:, None] + np.arange(dtype.itemsize)
-
-
-def _as_bytes(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values)[:, None].view(np.uint8)
+    if (active % size).any():
+        warp.fail("misaligned", f"accesses {size} bytes at {int(active[active % size != 0][0]):#x}")
+    return active[:, None] + np.arange(size)

@@ -14,8 +14,8 @@ from kingpost.program.registers import Storage
 
 if TYPE_CHECKING:
     from kingpost.emulate.block import Block
+    from kingpost.emulate.memory import GlobalMemory, SharedMemory
 
-LANES = 32
 ASYNCHRONOUS = object()  # an operation returns this when an agent writes its result later
 
 
@@ -30,13 +30,13 @@ class Wait:
 class Warp:
     """One warp of a block. Operations are given it as their first argument.
 
-    active: the lanes (bool [32]) that execute the current instruction. lanes: 0 to 31 (uint32).
+    active: the lanes (bool) that execute the current instruction. lanes: their indices, from 0 (uint32).
     """
 
     def __init__(self, block: Block, index: int, number: int) -> None:
         self.block, self.index, self.number = block, index, number
-        self.lanes = np.arange(LANES, dtype=np.uint32)
-        self.active = np.ones(LANES, bool)
+        self.lanes = np.arange(block.program.lanes, dtype=np.uint32)
+        self.active = np.ones(block.program.lanes, bool)
         self.values: dict[Storage, np.ndarray] = {}
         self.undefined: dict[Storage, np.ndarray] = {}  # lanes never written, while there are any
         self.locked: dict[Storage, dict[int, str]] = {}  # registers that an asynchronous operation holds, and which
@@ -60,14 +60,18 @@ class Warp:
         except StopIteration:
             self.finished = True
 
+    def memory(self, space: str) -> SharedMemory | GlobalMemory:
+        """ "shared" or "global" memory."""
+        return self.block.shared if space == "shared" else self.block.memory
+
     # Registers
 
     def broadcast(self, value: Any, type: Type | None = None) -> np.ndarray:
         """One value a lane."""
-        return np.broadcast_to(np.asarray(value, type.dtype if type else None), (LANES,))
+        return np.broadcast_to(np.asarray(value, type.dtype if type else None), (len(self.lanes),))
 
     def read(self, operand: Operand) -> Any:
-        """The value of an operand: [32] for a register, [n, 32] for registers, a number for an immediate."""
+        """The value of an operand: [lanes] for a register, [n, lanes] for registers, a number for an immediate."""
         if not isinstance(operand, Registers):
             return operand
         storage, indices = operand.storage, operand.indices
@@ -87,8 +91,8 @@ class Warp:
             self._refuse_locked(target, "writes")
         values = self.values.get(storage)
         if values is None:
-            values = self.values[storage] = np.zeros((storage.size, LANES), storage.type.dtype)
-            self.undefined[storage] = np.ones((storage.size, LANES), bool)
+            values = self.values[storage] = np.zeros((storage.size, len(self.lanes)), storage.type.dtype)
+            self.undefined[storage] = np.ones((storage.size, len(self.lanes)), bool)
         rows = slice(None) if target.whole else list(indices)
         everywhere = bool(self.active.all())
         values[rows] = value if everywhere else np.where(self.active, value, values[rows])
@@ -165,7 +169,9 @@ class Warp:
         self.block.executed[instruction] += 1
         operation = instruction.operation
         if operation.converged and not self.active.all():
-            self.fail("divergence", f"{operation.name} in {int(self.active.sum())} of {LANES} lanes; all are wanted")
+            self.fail(
+                "divergence", f"{operation.name} in {int(self.active.sum())} of {len(self.lanes)} lanes; all are wanted"
+            )
         result = operation.does(self, *map(self.read, instruction.reads), **instruction.fields)
         if isinstance(result, Wait):
             return None if result.ready() else result

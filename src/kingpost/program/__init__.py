@@ -8,12 +8,14 @@ from kingpost.program.launch import Argument, Launch, Parameter, pack
 from kingpost.program.memory import SharedArray, swizzle
 from kingpost.program.rebinding import RebindingError
 from kingpost.program.registers import Operand, Register, Registers
+from kingpost.program.target import Fragment, Target
 from kingpost.program.tensor_map import TensorMap, TensorMapType
 from kingpost.program.types import Type, f32, pred, s32, u32, u64
 
 __all__ = [
     "Argument",
     "Builder",
+    "Fragment",
     "Instruction",
     "Launch",
     "Loop",
@@ -30,6 +32,7 @@ __all__ = [
     "Role",
     "SharedArray",
     "Source",
+    "Target",
     "TensorMap",
     "TensorMapType",
     "Type",

@@ -17,8 +17,9 @@ from kingpost.program.launch import Parameter
 from kingpost.program.memory import SharedArray
 from kingpost.program.rebinding import bindings, refuse_rebinding, user_frame
 from kingpost.program.registers import Operand, Register, Registers, Storage
+from kingpost.program.target import Fragment, Target
 from kingpost.program.tensor_map import TensorMapType
-from kingpost.program.types import Type, u32, u64
+from kingpost.program.types import Type, f32, u32, u64
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,7 @@ class Program:
 
     name: str
     target: str
+    lanes: int
     warps: int
     parameters: tuple[Parameter, ...]
     shared: tuple[SharedArray, ...]
@@ -60,8 +62,8 @@ def _listing(body: list[Node], depth: int) -> Iterator[str]:
 class Builder:
     """Writes one program. Kernel functions call it `k`."""
 
-    def __init__(self, name: str, target: str) -> None:
-        self.name, self.target = name, target
+    def __init__(self, name: str, target: Target | str) -> None:
+        self.name, self.target = name, Target(target) if isinstance(target, str) else target
         self._storages = 0
         self._prologue: list[Node] = []
         self._body: list[Node] = []
@@ -121,19 +123,95 @@ class Builder:
 
     def load(self, type: Type, address: Register, offset: int = 0, into: Registers | None = None) -> Any:
         """A load from global memory (u64 address) or shared memory (u32 address)."""
-        name = "load_global" if address.type is u64 else "load_shared"
-        return op.portable(name, type)(self, address, offset=offset, into=into)
+        return op.portable(f"load_{_space(address)}", type)(self, address, offset=offset, into=into)
 
     def store(self, address: Register, value: Register, offset: int = 0) -> None:
         """A store to global memory (u64 address) or shared memory (u32 address)."""
-        name = "store_global" if address.type is u64 else "store_shared"
-        op.portable(name, value.type)(self, address, value, offset=offset)
+        op.portable(f"store_{_space(address)}", value.type)(self, address, value, offset=offset)
+
+    def load_vector(self, type: Type, address: Register, count: int, offset: int = 0) -> Registers:
+        """`count` (2 or 4) neighbouring u32 or f32 at once, at an address that is a multiple of their size."""
+        into = self.array(type, count)
+        op.portable(f"load_{_space(address)}_x{count}", type)(self, address, offset=offset, into=into)
+        return into
+
+    def store_vector(self, address: Register, values: Registers, offset: int = 0) -> None:
+        """2 or 4 u32 or f32 to neighbouring places, at an address that is a multiple of their size."""
+        name = f"store_{_space(address)}_x{len(values)}"
+        op.portable(name, values.type)(self, address, values, offset=offset)
+
+    def load_narrow(self, bits: int, address: Register, offset: int = 0) -> Register:
+        """8 or 16 bits, zero-extended to u32."""
+        return op.portable(f"load_{_space(address)}_b{bits}", u32)(self, address, offset=offset)
+
+    def store_narrow(self, bits: int, address: Register, value: Register, offset: int = 0) -> None:
+        """The low 8 or 16 bits of a u32."""
+        op.portable(f"store_{_space(address)}_b{bits}", u32)(self, address, value, offset=offset)
 
     def barrier(self) -> None:
         """Wait for all warps of the block."""
         op.barrier(self)
 
+    def convert(self, type: Type, value: Registers) -> Any:
+        """u32 or s32 to f32, rounded; f32 to u32 or s32, truncated and saturated (NaN to 0); u32 to u64."""
+        if (type, value.type) == (u64, u32):
+            return self.emit_portable("widen", value)
+        return self.emit_portable(f"to_{type.name}", value)
+
+    def bits(self, value: Registers) -> Any:
+        """The bits of an f32, as u32."""
+        return self.emit_portable("bits", value)
+
+    def from_bits(self, value: Registers) -> Any:
+        """The f32 of these bits (u32)."""
+        return self.emit_portable("from_bits", value)
+
+    def pack_bf16(self, low: Registers, high: Registers) -> Any:
+        """Two f32 rounded to bfloat16, `low` in bits 15:0 of a u32."""
+        return self.emit_portable("pack_bf16", low, high)
+
+    def pack_float8(self, a: Registers, b: Registers, c: Registers, d: Registers) -> Any:
+        """Four f32 rounded to the target's e4m3, saturated, `a` in bits 7:0 of a u32."""
+        return op.portable("pack_float8", f32)(self, a, b, c, d, format=self.target.float8)
+
+    def unpack_float8(self, codes: Registers, index: int) -> Any:
+        """The f32 of byte `index` (0 to 3) of a u32 of codes of the target's e4m3."""
+        return op.portable("unpack_float8", u32)(self, codes, index=index, format=self.target.float8)
+
+    def shuffle_xor(self, value: Register, mask: int) -> Register:
+        """The value that the lane has whose index differs by exclusive or with `mask`."""
+        return op.portable("shuffle_xor", value.type)(self, value, mask=mask)
+
+    def reduce(self, name: str, value: Register, lanes: int | None = None) -> Register:
+        """The "add", "min" or "max" of `value` over each group of `lanes` neighbouring lanes (a power of two; default
+        the whole warp), in every lane; sums are added pairwise, nearest lanes last."""
+        mask = (lanes or self.lanes) // 2
+        while mask:
+            value = self.emit_portable(name, value, self.shuffle_xor(value, mask))
+            mask //= 2
+        return value
+
+    # A product of tiles by the whole block, as the target computes it
+
+    def tile(self, name: str, rows: int) -> SharedArray:
+        """Declare an operand of `tile_product`: [rows, 128] e4m3, K contiguous, laid out as the target wants it."""
+        return self.shared(name, (rows, 128), self.target.float8, self.target.tile_swizzle)
+
+    def tile_product(self, a: SharedArray, b: SharedArray) -> Fragment:
+        """a [rows, 128] b [columns, 128]^T from zero, in float32, after every thread of the block has written its part.
+
+        All warps of the block take part, `target.tile_warps` of them; a and b come from `tile`.
+        """
+        if self.target.tile_product is None:
+            raise ValueError(f"target {self.target.name} has no tile product")
+        return self.target.tile_product(self, a, b)
+
     # What a thread knows of itself: emitted once, ahead of the body
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a warp (or wave) on this target."""
+        return self.target.lanes
 
     @contextmanager
     def _ahead(self) -> Iterator[None]:
@@ -166,7 +244,19 @@ class Builder:
         with self._ahead():
             return op.grid_size(self)
 
+    @functools.cached_property
+    def thread(self) -> Register:
+        """The thread's index in its block."""
+        with self._ahead():
+            return self.fused_multiply_add(self.warp, self.lanes, self.lane)
+
     # Declarations
+
+    def warps(self, count: int) -> None:
+        """Run blocks of `count` warps, all doing the same; a program of roles has as many as its roles."""
+        if self._warps:
+            raise ValueError(f"warps is {count}; this program has {self._warps} already")
+        self._warps = count
 
     def parameter(self, name: str, type: Type = u32) -> Register:
         """A scalar parameter, read into a register."""
@@ -263,7 +353,8 @@ class Builder:
     def finish(self, config: dict[str, Any]) -> Program:
         return Program(
             self.name,
-            self.target,
+            self.target.name,
+            self.lanes,
             max(self._warps, 1),
             tuple(self._parameters),
             tuple(self._shared),
@@ -273,12 +364,22 @@ class Builder:
         )
 
 
-def kernel(target: str) -> Callable[[Callable[..., None]], Callable[..., Program]]:
-    """Make `f(k, **config)` a function of its configuration that returns the Program, written once for each."""
+def _space(address: Register) -> str:
+    return "global" if address.type is u64 else "shared"
+
+
+def kernel(target: Target | str | None = None) -> Callable[[Callable[..., None]], Callable[..., Program]]:
+    """Make `f(k, **config)` a function of its configuration that returns the Program, written once for each.
+
+    Without a target the kernel is portable: the function takes one, `f(target=SM_90A, **config)`.
+    """
+    fixed = target
 
     def decorate(write: Callable[..., None]) -> Callable[..., Program]:
         @functools.cache
-        def written(**config: Any) -> Program:
+        def written(*, target: Target | str | None = fixed, **config: Any) -> Program:
+            if target is None or (fixed is not None and target is not fixed):
+                raise ValueError(f"{write.__name__}: target is {target!r}; {fixed or 'a Target'} is wanted")
             k = Builder(write.__name__, target)
             write(k, **config)
             return k.finish(config)

@@ -35,7 +35,7 @@ def evaluate(value: Operand, environment: Mapping[Any, int]) -> int | float:
         raise NotConstant(f"{value!r} is made by {instruction.operation.name} at {instruction.source}")
     reads = [_lane(read, evaluate(read, environment)) for read in instruction.reads]
     with np.errstate(over="ignore"):
-        return np.asarray(instruction.operation.does(None, *reads), value.type.dtype).item()
+        return np.asarray(instruction.operation.does(None, *reads, **instruction.fields), value.type.dtype).item()
 
 
 def _lane(operand: Operand, value: int | float) -> Any:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from kingpost.formats import fma32
+from kingpost.formats import BF16, E4M3FNUZ, Format, cast, decode, fma32
 from kingpost.program.instruction import Operation, operation
+from kingpost.program.registers import Registers
 from kingpost.program.types import Type, f32, pred, s32, u32, u64
 
 PORTABLE: dict[tuple[str, Type], Operation] = {}
@@ -23,8 +24,8 @@ def _portable(
     name: str, types: tuple[Type, ...], does: Callable[..., Any], result: Type | None = None, **others: Type
 ) -> None:
     """Define an operation on each of `types`: of all its operands, but for those that `others` gives a type."""
+    operands = [name for name in does.__code__.co_varnames[: does.__code__.co_argcount] if name != "warp"]
     for type in types:
-        operands = does.__code__.co_varnames[1 : does.__code__.co_argcount]
         uses = {"issue": 1.0 if type.bits <= 32 else 2.0, "fma" if type is f32 else "alu": 1.0}
         PORTABLE[name, type] = operation(
             None,
@@ -73,6 +74,11 @@ _portable("xor", (u32, u64), lambda warp, a, b: a ^ b)
 _portable("shl", (u32, u64), lambda warp, a, b: a << b, b=u32)
 _portable("shr", (u32, u64), lambda warp, a, b: a >> b, b=u32)
 _portable("and", (pred,), lambda warp, a, b: a & b)
+_portable("or", (pred,), lambda warp, a, b: a | b)
+_portable("not", (pred,), lambda warp, a: ~a)
+_portable("div", (f32,), lambda warp, a, b: _one_nan(a / b))
+_portable("abs", (f32,), lambda warp, a: _one_nan(np.abs(a)))
+_portable("neg", (f32,), lambda warp, a: _one_nan(-a))
 _portable("move", (*_NUMBERS, pred), lambda warp, a: a)
 _portable("lt", _NUMBERS, lambda warp, a, b: a < b, pred)
 _portable("le", _NUMBERS, lambda warp, a, b: a <= b, pred)
@@ -93,6 +99,47 @@ def _wide(value: Any) -> Any:
 _portable("mad_wide", (u32,), lambda warp, a, b, c: _wide(a) * _wide(b) + c, u64, c=u64)
 _portable("widen", (u32,), lambda warp, a: _wide(a), u64)
 _portable("bits", (f32,), lambda warp, a: a.view(np.uint32), u32)
+_portable("from_bits", (u32,), lambda warp, a: a.view(np.float32), f32)
+
+
+# Conversions
+
+
+def _truncated(x: Any, type: Type) -> Any:
+    limits = np.iinfo(type.dtype)
+    return np.clip(np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0), limits.min, limits.max).astype(type.dtype)
+
+
+def _pack_bf16(warp: Any, low: Any, high: Any) -> Any:
+    """NaN becomes 0x7fff."""
+    halves = []
+    for half in (low, high):
+        codes = cast(half, BF16, saturate=False).view(np.uint16).astype(np.uint32)
+        halves.append(np.where(np.isnan(half), np.uint32(0x7FFF), codes))
+    return halves[0] | halves[1] << np.uint32(16)
+
+
+def _pack_float8(warp: Any, a: Any, b: Any, c: Any, e: Any, *, format: Format) -> Any:
+    """NaN becomes 0x7f, or 0x80 in FNUZ."""
+    nan = np.uint32(0x80 if format is E4M3FNUZ else 0x7F)
+    packed: Any = np.uint32(0)
+    for byte, x in enumerate((a, b, c, e)):
+        codes = np.where(np.isnan(x), nan, cast(x, format).view(np.uint8).astype(np.uint32))
+        packed = packed | codes << np.uint32(8 * byte)
+    return packed
+
+
+def _unpack_float8(warp: Any, a: Any, *, index: int, format: Format) -> Any:
+    codes = (a >> np.uint32(8 * index)).astype(np.uint8)
+    return _one_nan(decode(codes, format))
+
+
+_portable("to_f32", (u32, s32), lambda warp, a: a.astype(np.float32), f32)
+_portable("to_u32", (f32,), lambda warp, a: _truncated(a, u32), u32)
+_portable("to_s32", (f32,), lambda warp, a: _truncated(a, s32), s32)
+_portable("pack_bf16", (f32,), _pack_bf16, u32)
+_portable("pack_float8", (f32,), _pack_float8, u32)
+_portable("unpack_float8", (u32,), _unpack_float8, f32)
 
 
 @operation(None, name="lane_index", writes={"d": u32})
@@ -177,9 +224,80 @@ def _memory(type: Type) -> tuple[Operation, Operation, Operation, Operation]:
     return load_global, store_global, load_shared, store_shared
 
 
+def _vectors(type: Type, space: str, address: Type, count: int) -> tuple[Operation, Operation]:
+    """Loads and stores of `count` neighbouring registers of a type."""
+    uses = {"issue": 1.0, f"{space} bytes": 32.0 * count * type.bits // 8}
+
+    def check(*reads, into=None, offset=0):  # type: ignore[no-untyped-def]
+        registers = reads[1] if len(reads) > 1 else into
+        if not isinstance(registers, Registers) or len(registers) != count:
+            raise ValueError(f"{registers!r} in a vector of {count}; {count} registers are wanted")
+
+    @operation(
+        None,
+        name=f"load_{space}_x{count}.{type.name}",
+        reads={"address": address},
+        writes={"d": type},
+        uses=uses,
+        check=check,
+    )
+    def load(warp, address, *, offset=0):  # type: ignore[no-untyped-def]
+        at = warp.broadcast(address) + address.dtype.type(offset)
+        return warp.memory(space).load_vector(warp, at, type.dtype, count)
+
+    @operation(
+        None,
+        name=f"store_{space}_x{count}.{type.name}",
+        reads={"address": address, "values": type},
+        uses=uses,
+        check=check,
+    )
+    def store(warp, address, values, *, offset=0):  # type: ignore[no-untyped-def]
+        at = warp.broadcast(address) + address.dtype.type(offset)
+        warp.memory(space).store_vector(warp, at, values)
+
+    return load, store
+
+
+def _narrow(space: str, address: Type, bits: int) -> tuple[Operation, Operation]:
+    """Loads and stores of 8 or 16 bits in a u32."""
+    dtype, uses = np.dtype(f"uint{bits}"), {"issue": 1.0, f"{space} bytes": 32.0 * bits // 8}
+
+    @operation(None, name=f"load_{space}_b{bits}.u32", reads={"address": address}, writes={"d": u32}, uses=uses)
+    def load(warp, address, *, offset=0):  # type: ignore[no-untyped-def]
+        at = warp.broadcast(address) + address.dtype.type(offset)
+        return warp.memory(space).load(warp, at, dtype).astype(np.uint32)
+
+    @operation(None, name=f"store_{space}_b{bits}.u32", reads={"address": address, "value": u32}, uses=uses)
+    def store(warp, address, value, *, offset=0):  # type: ignore[no-untyped-def]
+        at = warp.broadcast(address) + address.dtype.type(offset)
+        warp.memory(space).store(warp, at, warp.broadcast(value, u32).astype(dtype))
+
+    return load, store
+
+
+def _shuffle(type: Type) -> Operation:
+    @operation(None, name=f"shuffle_xor.{type.name}", reads={"a": type}, writes={"d": type}, converged=True)
+    def shuffle_xor(warp, a, *, mask):  # type: ignore[no-untyped-def]
+        return warp.broadcast(a)[warp.lanes ^ mask]
+
+    return shuffle_xor
+
+
+def _define(*operations: Operation) -> None:
+    for each in operations:
+        name, _, type = each.name.partition(".")
+        PORTABLE[name, next(t for t in (u32, f32, u64) if t.name == type)] = each
+
+
 for _type in (u32, f32, u64):
-    for _operation in (_parameter(_type), *_memory(_type)):
-        PORTABLE[_operation.name.split(".")[0], _type] = _operation
+    _define(_parameter(_type), *_memory(_type))
+for _space, _address in (("global", u64), ("shared", u32)):
+    _define(*_narrow(_space, _address, 8), *_narrow(_space, _address, 16))
+    for _type in (u32, f32):
+        _define(*_vectors(_type, _space, _address, 2), *_vectors(_type, _space, _address, 4))
+for _type in (u32, f32):
+    _define(_shuffle(_type))
 
 
 @operation(None, name="barrier", converged=True)

@@ -7,7 +7,7 @@ import pytest
 
 from kingpost.formats import BF16, F32
 from kingpost.program import Builder, f32, u32
-from kingpost.targets.nvidia.isa.common import pack_bf16x2, stmatrix, store_shared_pair
+from kingpost.targets.nvidia.isa.common import stmatrix, store_shared_pair
 
 from ...emulate.harness import found, run
 
@@ -21,7 +21,7 @@ def test_pairs_are_rounded_to_nearest_even() -> None:
 
     def body(k: Builder, d, values) -> None:
         x = k.load(f32, k.address(values, k.lane, 4))
-        k.store(k.address(d, k.lane, 4), pack_bf16x2(k, x, x * -1.0))
+        k.store(k.address(d, k.lane, 4), k.pack_bf16(x, x * -1.0))
 
     run(body, d=d, values=values)
     assert (d & 0xFFFF)[: len(bits)].tolist() == wanted
@@ -32,7 +32,7 @@ def test_a_nan_is_the_chips_nan() -> None:
     d = np.zeros(1, np.uint32)
 
     def body(k: Builder, d) -> None:
-        k.store(d, pack_bf16x2(k, k.new(f32, float("nan")), k.new(f32, 1.0)))
+        k.store(d, k.pack_bf16(k.new(f32, float("nan")), k.new(f32, 1.0)))
 
     run(body, d=d)
     assert d[0] == 0x3F807FFF

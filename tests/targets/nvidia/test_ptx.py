@@ -149,6 +149,7 @@ def test_budgets_that_fit(roles: list[tuple[int, int | None]]) -> None:
 
 @pytest.mark.parametrize("roles, message", [
     ([(8, 232), (4, 41)], "role 1: registers is 41; a multiple of 8 from 24 to 256 is wanted"),
+    ([(8, 232), (4, 44)], "role 1: registers is 44"),
     ([(8, 16), (4, 40)], "role 0: registers is 16"),
     ([(4, 264), (4, 24)], "role 0: registers is 264"),
     ([(8, 232), (4, None)], "role 1: registers is None"),

@@ -147,6 +147,20 @@ def test_waiting_for_fewer_leaves_the_rest_in_flight() -> None:
         multiply(work)
 
 
+def test_an_accumulator_that_a_later_group_still_holds() -> None:
+    def work(k: Builder, operands: Operands, warp: Register, total: Registers) -> None:
+        wgmma_fence(k)
+        for step in range(2):
+            operands.product(total, accumulate=step > 0, offset=32 * step)
+            wgmma_commit(k)
+        wgmma_wait(k, groups=1)
+        k.set(total, 0.0)
+        wgmma_wait(k, groups=0)
+
+    with found("register in flight", "writes total"):
+        multiply(work, "early")
+
+
 # What is found
 
 

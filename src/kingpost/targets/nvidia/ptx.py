@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kingpost.program import Instruction, Loop, Mask, Node, Operand, Program, Registers, Role, Source, When
 from kingpost.program.registers import Storage
@@ -33,9 +33,19 @@ _ARITHMETIC = {
     "mad_wide": "mad.wide.{t} {d}, {a}, {b}, {c};",
     "widen": "cvt.u64.{t} {d}, {a};",
     "bits": "mov.b32 {d}, {a};",
+    "from_bits": "mov.b32 {d}, {a};",
+    "abs": "abs.{t} {d}, {a};",
+    "neg": "neg.{t} {d}, {a};",
+    "not": "not.{b_} {d}, {a};",
+    "to_f32": "cvt.rn.f32.{t} {d}, {a};",
+    "to_u32": "cvt.rzi.u32.{t} {d}, {a};",
+    "to_s32": "cvt.rzi.s32.{t} {d}, {a};",
+    "pack_bf16": "cvt.rn.bf16x2.{t} {d}, {high}, {low};",
+    "pack_float8": "{{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, {b}, {a}; "
+    "cvt.rn.satfinite.e4m3x2.f32 high, {e}, {c}; mov.b32 {d}, {{low, high}}; }}",
     **{name: f"setp.{name}.{{t}} {{d}}, {{a}}, {{b}};" for name in ("lt", "le", "gt", "ge", "eq", "ne")},
 }
-_ROUNDED = ("add", "sub", "mul")  # float32: with .rn, ptxas may not fuse a product and a sum
+_ROUNDED = ("add", "sub", "mul", "div")  # float32: with .rn, ptxas may not fuse a product and a sum
 _ELSEWHERE = {
     "lane_index": "mov.u32 {d}, %laneid;",
     # through a shuffle, so that ptxas knows the index to be uniform over the warp
@@ -48,6 +58,16 @@ _ELSEWHERE = {
     "store_global": "st.global.{t} [{address}+{offset}], {value};",
     "load_shared": "ld.shared.{t} {d}, [{address}+{offset}];",
     "store_shared": "st.shared.{t} [{address}+{offset}], {value};",
+    "shuffle_xor": "shfl.sync.bfly.b32 {d}, {a}, {mask}, 31, 0xffffffff;",
+    **{
+        name.format(space=space, bits=bits): text.format(space=space, bits=bits)
+        for space in ("global", "shared")
+        for bits in (8, 16)
+        for name, text in (
+            ("load_{space}_b{bits}", "ld.{space}.u{bits} {{d}}, [{{address}}+{{offset}}];"),
+            ("store_{space}_b{bits}", "st.{space}.u{bits} [{{address}}+{{offset}}], {{value}};"),
+        )
+    },
 }
 _DECLARED = {"u32": "b32", "s32": "b32", "u64": "b64", "f32": "f32", "pred": "pred"}
 _PREFIXES = {"u32": "%r", "s32": "%s", "u64": "%l", "f32": "%f", "pred": "%p"}
@@ -227,8 +247,35 @@ def _predicable(node: Node) -> bool:
     return isinstance(text, str) and not text.startswith("{{") and not node.operation.converged
 
 
-def _lowered(name: str) -> str:
+def _vector(kind: str, type: str) -> Callable[[Instruction, Names], str]:
+    """The text of "load_global_x4" and its kin."""
+    verb, space, count = kind.split("_")
+
+    def text(instruction: Instruction, names: Names) -> str:
+        place = f"[{names(instruction.reads[0])}+{instruction.fields['offset']}]"
+        if verb == "load":
+            return f"ld.{space}.v{count[1:]}.{type} {names.vector(instruction.writes[0])}, {place};"
+        return f"st.{space}.v{count[1:]}.{type} {place}, {names.vector(instruction.reads[1])};"
+
+    return text
+
+
+def _unpack_float8(instruction: Instruction, names: Names) -> str:
+    (codes,), (d,), index = instruction.reads, instruction.writes, instruction.fields["index"]
+    assert len(d) == 1, "one register at a time"
+    pair, half = ("low", "high")[index // 2], ("first", "second")[index % 2]
+    return (
+        f"{{ .reg .b16 low, high, first, second; .reg .b32 both; mov.b32 {{low, high}}, {names(codes)}; "
+        f"cvt.rn.f16x2.e4m3x2 both, {pair}; mov.b32 {{first, second}}, both; cvt.f32.f16 {names(d)}, {half}; }}"
+    )
+
+
+def _lowered(name: str) -> str | Callable[[Instruction, Names], str]:
     kind, _, type = name.partition(".")
+    if kind.endswith(("_x2", "_x4")):
+        return _vector(kind, type)
+    if kind == "unpack_float8":
+        return _unpack_float8
     if kind in _ELSEWHERE:
         return _ELSEWHERE[kind].replace("{t}", type)
     if kind == "parameter":

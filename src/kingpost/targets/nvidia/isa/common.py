@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from kingpost.emulate import GENERIC
-from kingpost.formats import BF16
 from kingpost.program import Instruction, Operand, Registers, TensorMapType, f32, operation, pred, u32
-from kingpost.targets.nvidia.arithmetic import converted
 from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
 from kingpost.targets.nvidia.units.thread_copy import ThreadCopies
@@ -148,13 +146,6 @@ def copy_async_arrive(warp: Any, address: Any) -> None:
 
 
 # Conversion and the way out of registers
-
-
-@operation("cvt.rn.bf16x2.f32 {d}, {high}, {low};", writes={"d": u32}, lanewise=True)
-def pack_bf16x2(warp: Any, low: Any, high: Any) -> Any:
-    """Two float32 rounded to nearest even into bfloat16, `low` in bits 15:0."""
-    halves = [converted(half, BF16).view(np.uint16).astype(np.uint32) for half in (low, high)]
-    return halves[0] | halves[1] << np.uint32(16)
 
 
 def _check_stmatrix(address: Any, values: Any, into: Any, offset: int) -> None:

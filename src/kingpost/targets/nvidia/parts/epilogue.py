@@ -12,7 +12,6 @@ from kingpost.targets.nvidia.isa.common import (
     bulk_wait_read,
     fence_proxy_async,
     named_barrier,
-    pack_bf16x2,
     stmatrix,
     store_shared_pair,
 )
@@ -78,7 +77,7 @@ class TileStore:
         """Lane l addresses row l mod 16, 16-byte chunk l/16 of each 16 columns."""
         k = self.k
         line = base + ((k.warp % WARPS) * 16 + k.lane % 16) * self.span
-        packed = pack_bf16x2(k, total[0::2], total[1::2])
+        packed = k.pack_bf16(total[0::2], total[1::2])
         chunks = self._chunks(swizzle(line, self.span) ^ (k.lane // 16 * 16))
         for step in range(self.columns // 16):
             address, offset = chunks(2 * step)
