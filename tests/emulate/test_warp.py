@@ -43,9 +43,10 @@ def test_masks_and_conditions() -> None:
 
     def body(k: Builder, d) -> None:
         place = k.address(d, k.lane, 4)
+        even = k.lane % 2 == 0
         with k.mask(k.lane < 10):
             k.store(place, k.new(u32, 1))
-            with k.mask(k.lane % 2 == 0):
+            with k.mask(even):
                 k.store(place, k.new(u32, 2))
             with k.mask(k.lane > 50):
                 k.store(place, k.new(u32, 99))

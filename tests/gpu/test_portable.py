@@ -10,14 +10,14 @@ from kingpost.arrays import view
 from kingpost.assemble import AssemblerNotFound, find_ptxas
 from kingpost.assemble.ptxas import assemble
 from kingpost.formats import E4M3
-from kingpost.program import Builder, Launch, Type, f32, pred, u32, u64
+from kingpost.program import Builder, Launch, Type, f32, pred, s32, u32, u64
 from kingpost.program.operations import PORTABLE
 from kingpost.targets.nvidia.ptx import ptx
 
 from .on_gpu import run
 
 ROUNDS = 8  # of 32 lanes
-OPERATIONS = [o for (_, type), o in PORTABLE.items() if o.pure and type in (u32, u64, f32, pred)]
+OPERATIONS = [o for (_, type), o in PORTABLE.items() if o.pure]
 FIELDS = {"format": E4M3, "index": 2}
 SPECIAL = {
     u32: [0, 1, 2, 5, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF],
@@ -39,11 +39,13 @@ def values(type: Type, seed: int) -> np.ndarray:
 def launch(d: np.ndarray) -> Launch:
     """Every operation on every value, into d, uint64 [operations, ROUNDS, 32]."""
     k = Builder("portable", "sm_90a")
-    inputs = {(type, i): values(type, i) for type in SPECIAL for i in range(3)}
+    inputs = {(type, i): values(type, i) for type in SPECIAL for i in range(4)}
     places = {key: k.parameter(f"{key[0].name}_{key[1]}", u64) for key in inputs}
     target = k.parameter("d", u64)
 
     def operand(type: Type, i: int, round: int):
+        if type is s32:
+            return k.convert(s32, operand(f32, i, round))
         if type is pred:
             return operand(u32, i, round) < 1 << 31
         return k.load(type, k.address(places[type, i], k.lane, type.bits // 8), offset=round * 4 * type.bits)
@@ -55,6 +57,8 @@ def launch(d: np.ndarray) -> Launch:
             if operation.name.startswith(("div.u", "rem")):  # by zero, chips give what they like
                 operands[1] = operands[1] | 1
             result = operation(k, *operands, **{f: FIELDS[f] for f in operation.fields})
+            if result.type is s32:
+                result = k.convert(f32, result)
             if result.type is pred:
                 result = k.select(result, 1, 0, into=k.new(u32))
             k.store(k.address(target, k.lane, 8), result, offset=(number * ROUNDS + round) * 256)
