@@ -79,9 +79,9 @@ class Builder:
         self._storages += 1
         return self._storages
 
-    def array(self, type: Type, size: int, name: str | None = None) -> Registers:
-        """`size` new registers, without a value yet."""
-        return Registers(Storage(self, type, size, name), tuple(range(size)))
+    def array(self, type: Type, size: int, name: str | None = None, place: str | None = None) -> Registers:
+        """`size` new registers, without a value yet. place: the chip's registers to use, "v[4:7]", where we allocate."""
+        return Registers(Storage(self, type, size, name, place), tuple(range(size)))
 
     def new(self, type: Type, value: Operand | None = None, name: str | None = None) -> Register:
         """A new register, set to `value` if one is given."""

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 class Storage:
     """`size` registers of one type, as one allocation of the program `builder` is writing."""
 
-    def __init__(self, builder: Builder, type: Type, size: int, name: str | None = None) -> None:
+    def __init__(
+        self, builder: Builder, type: Type, size: int, name: str | None = None, place: str | None = None
+    ) -> None:
         self.builder, self.type, self.size = builder, type, size
+        self.place = place  # the chip's registers that it must be, where a kernel allocates by hand
         self.index = builder.next_storage()
         self.name = name or f"{type.name[0]}{self.index}"
         self.writers: list[Instruction] = []
