@@ -11,7 +11,7 @@ from products import Product, product, torch_tensorwise_calls
 
 import kingpost as kp
 from kingpost.arrays import view
-from kingpost.registry import Operands, Problem, find
+from kingpost.registry import Problem, find, product_operands
 
 SHAPES = tuple(
     (m, n, k)
@@ -24,7 +24,7 @@ def calls(candidate, p: Product):
     device = find("cuda:0")
     prepared = []
     for a, w, out in p.sets:
-        operands = Operands(*(view(x, "operand") for x in (a.data, a.scales, w.data, w.scales, out)))
+        operands = product_operands(*(view(x, "operand") for x in (a.data, a.scales, w.data, w.scales, out)))
         prepared.append(device.prepare(candidate.bind(operands)))
     return [lambda call=call: call(torch.cuda.current_stream().cuda_stream) for call in prepared]
 

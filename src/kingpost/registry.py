@@ -25,15 +25,18 @@ from kingpost.scaling import ScaledTensor
 BUILT_IN = {
     "cpu": "kingpost.targets.cpu.device:FAMILY",
     "cuda": "kingpost.targets.nvidia.device:CUDA",
-    "emulated": "kingpost.targets.nvidia.device:EMULATED",
+    "emulated": "kingpost.targets.emulated:FAMILY",
 }
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is asked, for any number of rows M: D[M, n] = A[M, k] B[n, k]^T, with scaled operands.
+    """A product, for any number of rows M: D[M, n] = A[M, k] B[n, k]^T, with scaled operands. Its operands are a
+    [M, K], scale_a, b [N, K] (K-major, as weights are kept), scale_b and d [M, N].
 
-    b_scaling: that of B as [n, k], "128x128" or "row", as weights are kept.
+    op: "mm", or "tile_product", the same for as many rows and columns as a block of a device takes at once.
+    a_scaling, b_scaling: "1x128" (then scale_a is [M, ceil(K/128)]), "128x128" (scale_b is [ceil(N/128),
+    ceil(K/128)]), "row" or "tensor"; b_scaling is that of B as [n, k], as weights are kept.
     """
 
     op: str
@@ -54,20 +57,53 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Operands:
-    """The views of one call: a [M, K], its scales, b [N, K] (K-major, as weights are kept), its scales, d [M, N].
+class Elementwise:
+    """What is not a product, for arrays of any size. op, and its operands in order, the last one or two written:
 
-    scale_a is [M, ceil(K/128)] for "1x128"; scale_b [ceil(N/128), ceil(K/128)] for "128x128".
+    "vector_add"     x [N], y [N], d [N]
+    "cast"           x [M, K], data [M, K], scales [M, ceil(K/128)]: scaled "1x128" as `kingpost.quantize` does
+    "silu_mul_cast"  x [M, 2K], data [M, K], scales [M, ceil(K/128)]: the cast of silu(x[:, :K]) * x[:, K:]
+    "relayout"       source, destination: float32 [M, B], equal but for their strides
+    "dequantise"     data [M, K], scales [M, ceil(K/128)], d [M, K]
+
+    formats: of each operand, by name. options: by name, "eps" and "power_of_two" of the two casts.
     """
 
-    a: View
-    scale_a: View
-    b: View
-    scale_b: View
-    d: View
+    op: str
+    formats: tuple[tuple[str, Format], ...]
+    options: tuple[tuple[str, float], ...] = ()
 
-    def __iter__(self) -> Iterator[View]:
-        return iter((self.a, self.scale_a, self.b, self.scale_b, self.d))
+    def __str__(self) -> str:
+        options = "".join(f", {name} = {value:g}" for name, value in self.options)
+        return f"{self.op} of {', '.join(f'{name} {format.name}' for name, format in self.formats)}{options}"
+
+
+AnyProblem = Problem | Elementwise
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The views of one call by the names of its problem's operands, in their order; `results` names those written."""
+
+    views: dict[str, View]
+    results: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> View:
+        return self.views[name]
+
+    @property
+    def rows(self) -> int:
+        """The extent by which a candidate is chosen: M."""
+        return next(iter(self.views.values())).shape[0]
+
+    def moved(self, move: Callable[[View], View]) -> Operands:
+        """The same operands elsewhere."""
+        return Operands({name: move(view) for name, view in self.views.items()}, self.results)
+
+
+def product_operands(a: View, scale_a: View, b: View, scale_b: View, d: View) -> Operands:
+    """The operands of a `Problem`."""
+    return Operands({"a": a, "scale_a": scale_a, "b": b, "scale_b": scale_b, "d": d}, ("d",))
 
 
 class Candidate(Protocol):
@@ -96,7 +132,7 @@ class Device(Protocol):
     def keeps_calls(self) -> bool:
         """Whether a prepared call may be kept for the next time with the same pointers."""
 
-    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+    def candidates(self, problem: AnyProblem) -> Sequence[Candidate]:
         """Every way to solve the problem, empty if there is none."""
 
     def prepare(self, launch: Any) -> Callable[[int], None]:
@@ -106,7 +142,7 @@ class Device(Protocol):
         """The handle of the stream that a caller gave, or works on."""
 
     def staged(self, operands: Operands, stream: int) -> Any:
-        """A context manager: the operands, on this device for as long as it lasts, d copied back at its end."""
+        """A context manager: the operands, on this device for as long as it lasts, results copied back at its end."""
 
 
 class EmulatedDevice(Device, Protocol):
@@ -140,7 +176,7 @@ class HostMemory:
 
     @contextmanager
     def staged(self, operands: Operands, stream: int) -> Iterator[Operands]:
-        elsewhere = next((view.device for view in operands if view.device != "cpu"), None)
+        elsewhere = next((view.device for view in operands.views.values() if view.device != "cpu"), None)
         if elsewhere is not None:
             raise ValueError(f"an operand is on {elsewhere}; host memory is wanted on this device (use .to('cpu'))")
         yield operands

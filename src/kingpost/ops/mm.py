@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from kingpost import arrays, formats, registry, scaling
+from kingpost import arrays, formats, plan, registry, scaling
 from kingpost.arrays import View, view
 from kingpost.formats import BF16, F32, Format
-from kingpost.plan import planned
-from kingpost.registry import Device, Operands, Problem
+from kingpost.registry import Device, Operands, Problem, product_operands
 from kingpost.scaling import ScaledTensor
 
 OUT_FORMATS = (BF16, F32)
@@ -57,8 +56,7 @@ def mm(
         return out
     operands = _operands(views, d)
     _check_values(a, b)
-    with chosen.staged(operands, handle) as placed:
-        planned(_problem(a, b, d.format), chosen).call(placed)(handle)
+    plan.run(_problem(a, b, d.format), operands, chosen, handle)
     return out
 
 
@@ -67,7 +65,7 @@ def launch_mm(a: ScaledTensor, b: ScaledTensor, out: Any, device: Device) -> Any
     _check_operands(a, b)
     views = [view(array, "operand") for array in (a.data, a.scales, b.data, b.scales)]
     _, d = _result(a, b, out, None)
-    return planned(_problem(a, b, d.format), device).plan.candidate(a.shape[0]).bind(_operands(views, d))
+    return plan.planned(_problem(a, b, d.format), device).plan.candidate(a.shape[0]).bind(_operands(views, d))
 
 
 def _check_operands(a: ScaledTensor, b: ScaledTensor) -> None:
@@ -148,7 +146,7 @@ def _operands(views: list[View], d: View) -> Operands:
     a, scale_a, b, scale_b = views
     _check_rows("a.data", a)
     _check_rows("b.data, transposed,", b.T, hint="; pass a weight [N, K], contiguous, as w.T")
-    return Operands(a, scale_a, b.T, scale_b.T, d)
+    return product_operands(a, scale_a, b.T, scale_b.T, d)
 
 
 def _check_rows(name: str, rows: View, hint: str = "") -> None:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from kingpost.plan.choice import Plan
-from kingpost.registry import Device, Operands, Problem
+from kingpost.registry import AnyProblem, Device, Operands
 
 CALLS_KEPT = 256  # for each problem and device
 
@@ -17,7 +17,7 @@ _Key = tuple[object, ...]
 class Planned:
     """A plan and the calls prepared from it. Threads may share it."""
 
-    def __init__(self, problem: Problem, device: Device) -> None:
+    def __init__(self, problem: AnyProblem, device: Device) -> None:
         self.plan, self.device = Plan(problem, device), device
         self.calls: OrderedDict[_Key, Callable[[int], None]] = OrderedDict()
         self.lock = threading.Lock()
@@ -26,7 +26,7 @@ class Planned:
         """The launch for these operands, prepared; a kept one if pointers, sizes and strides are those of before."""
         if not self.device.keeps_calls:
             return self._prepare(operands)
-        key = (operands.a.shape[0], *[(view.pointer, view.strides) for view in operands])
+        key = tuple([(view.pointer, view.shape, view.strides) for view in operands.views.values()])
         with self.lock:
             call = self.calls.get(key)
             if call is not None:
@@ -40,19 +40,25 @@ class Planned:
         return call
 
     def _prepare(self, operands: Operands) -> Callable[[int], None]:
-        return self.device.prepare(self.plan.candidate(operands.a.shape[0]).bind(operands))
+        return self.device.prepare(self.plan.candidate(operands.rows).bind(operands))
 
 
-_planned: dict[tuple[Problem, str], Planned] = {}
+_planned: dict[tuple[AnyProblem, str], Planned] = {}
 
 
-def planned(problem: Problem, device: Device) -> Planned:
+def planned(problem: AnyProblem, device: Device) -> Planned:
     """The plan of a problem on a device, made when it is first asked for."""
     key = (problem, device.name)
     found = _planned.get(key)
     if found is None:
         found = _planned.setdefault(key, Planned(problem, device))
     return found
+
+
+def run(problem: AnyProblem, operands: Operands, device: Device, stream: int) -> None:
+    """Solve the problem on a device, from operands there or on the host, in the stream of that handle."""
+    with device.staged(operands, stream) as placed:
+        planned(problem, device).call(placed)(stream)
 
 
 def forget() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from kingpost.registry import Candidate, Device, Problem
+from kingpost.registry import AnyProblem, Candidate, Device
 
 ROWS_CONSIDERED = [2**i for i in range(6)] + list(range(64, 16384 + 1, 64))
 
@@ -16,7 +16,7 @@ class Unsupported(ValueError):
 class Plan:
     """Thresholds of M for one problem on one device: candidate i serves up to `limits[i]` rows, the last any more."""
 
-    def __init__(self, problem: Problem, device: Device) -> None:
+    def __init__(self, problem: AnyProblem, device: Device) -> None:
         candidates = device.candidates(problem)
         if not candidates:
             raise Unsupported(f"{device.name} has no kernel for {problem}")

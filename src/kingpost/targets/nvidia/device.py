@@ -12,11 +12,13 @@ import numpy as np
 from kingpost import emulate, formats
 from kingpost.arrays import View
 from kingpost.program import Launch, Program, TensorMap, pack
-from kingpost.registry import Candidate, Device, HostMemory, Operands, Problem
+from kingpost.registry import AnyProblem, Candidate, Device, HostMemory, Operands
 from kingpost.scaling import ScaledTensor
+from kingpost.targets import portable_candidates
 from kingpost.targets.nvidia import planner
 from kingpost.targets.nvidia.arithmetic import converted, promoted_product
 from kingpost.targets.nvidia.ptx import ptx
+from kingpost.targets.nvidia.targets import SM_90A
 
 
 class CudaDevice:
@@ -34,8 +36,8 @@ class CudaDevice:
         self.chip = planner.Chip(self.properties.multiprocessors, self.properties.shared_bytes_per_block)
         self.loaded: dict[Program, Any] = {}
 
-    def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        return planner.candidates(problem, self.chip) if self.properties.target == planner.TARGET else []
+    def candidates(self, problem: AnyProblem) -> Sequence[Candidate]:
+        return _candidates(problem, self.chip) if self.properties.target == planner.TARGET else []
 
     def prepare(self, launch: Launch) -> Callable[[int], None]:
         program = launch.program
@@ -56,13 +58,14 @@ class CudaDevice:
 
     @contextmanager
     def staged(self, operands: Operands, stream: int) -> Iterator[Operands]:
-        where = {view.device for view in operands}
+        where = {view.device for view in operands.views.values()}
         if where == {self.memory}:
             yield operands
         elif where == {"cpu"}:
-            copies = [self._copied(view, stream) for view in operands]
-            yield Operands(*copies)
-            self._copy_back(copies[-1], operands.d, stream)
+            copies = operands.moved(lambda view: self._copied(view, stream))
+            yield copies
+            for name in operands.results:
+                self._copy_back(copies[name], operands[name], stream)
         else:
             raise ValueError(f"the operands are on {', '.join(sorted(where))}; {self.name} or the host is wanted")
 
@@ -89,14 +92,19 @@ def _row_strides(view: View) -> tuple[int, ...]:
     return tuple(s if size > 1 else 16 for size, s in zip(view.shape[:-1], view.strides[:-1])) + view.strides[-1:]
 
 
+def _candidates(problem: AnyProblem, chip: planner.Chip) -> Sequence[Candidate]:
+    return planner.candidates(problem, chip) or portable_candidates.candidates(problem, SM_90A)
+
+
 class EmulatedHopper(HostMemory):
     """sm_90a on the emulator: the H200's configurations, the bits of its tensor cores, on any CPU."""
 
     name = f"emulated:{planner.TARGET}"
+    target = SM_90A
     description = "Hopper, its instructions emulated on this machine's CPU"
 
-    def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        return planner.candidates(problem, planner.H200)
+    def candidates(self, problem: AnyProblem) -> Sequence[Candidate]:
+        return _candidates(problem, planner.H200)
 
     def prepare(self, launch: Launch) -> Callable[[int], None]:
         return lambda stream: _discard(emulate.run(launch, "early"))
@@ -135,15 +143,5 @@ class _Cuda:
         return CudaDevice(int(which or 0))
 
 
-class _Emulated:
-    def present(self) -> Sequence[Device]:
-        return [_EMULATED]
-
-    def find(self, which: str) -> Device:
-        if which != planner.TARGET:
-            raise ValueError(f"device is 'emulated:{which}'; 'emulated:{planner.TARGET}' is wanted")
-        return _EMULATED
-
-
-_EMULATED = EmulatedHopper()
-CUDA, EMULATED = _Cuda(), _Emulated()
+EMULATED_HOPPER = EmulatedHopper()
+CUDA = _Cuda()

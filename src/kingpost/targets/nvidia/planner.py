@@ -7,7 +7,7 @@ from functools import cached_property
 
 from kingpost.formats import E4M3, Format
 from kingpost.program import Argument, Launch, Program, TensorMap
-from kingpost.registry import Operands, Problem
+from kingpost.registry import AnyProblem, Operands, Problem
 from kingpost.targets.nvidia.kernels.sm90_fp8_block_scaled import BLOCK_K, sm90_fp8_block_scaled
 
 TARGET = "sm_90a"
@@ -100,9 +100,9 @@ class BlockScaledCandidate:
 
     def bind(self, operands: Operands) -> Launch:
         program, chip = self.program, self.chip
-        (m, k), n = operands.a.shape, operands.b.shape[0]
+        (m, k), n = operands["a"].shape, operands["b"].shape[0]
         for name in ("a", "b", "d", "scale_a", "scale_b"):
-            view = getattr(operands, name)
+            view = operands[name]
             if name in ("a", "b", "d") and view.pointer % 16:
                 raise ValueError(f"{_ARGUMENTS[name]} starts at address {view.pointer:#x}; a multiple of 16 is wanted")
             if name.startswith("scale") and (min(view.strides) < 0 or view.extent()[1] >= LARGEST_EXTENT):
@@ -113,8 +113,8 @@ class BlockScaledCandidate:
         arguments: dict[str, Argument] = {"m": m, "n": n, "k": k}
         for parameter in program.parameters:
             if parameter.name in ("a", "b", "d"):
-                arguments[parameter.name] = TensorMap(parameter.type, getattr(operands, parameter.name))  # type: ignore[arg-type]
-        scale_a, scale_b = operands.scale_a, operands.scale_b
+                arguments[parameter.name] = TensorMap(parameter.type, operands[parameter.name])  # type: ignore[arg-type]
+        scale_a, scale_b = operands["scale_a"], operands["scale_b"]
         arguments |= {
             "scale_a": scale_a.pointer,
             "scale_a_row_stride": scale_a.strides[0],
@@ -130,8 +130,10 @@ class BlockScaledCandidate:
 _ARGUMENTS = {"a": "a.data", "b": "b.data", "d": "out", "scale_a": "a.scales", "scale_b": "b.scales"}
 
 
-def candidates(problem: Problem, chip: Chip) -> list[BlockScaledCandidate]:
+def candidates(problem: AnyProblem, chip: Chip) -> list[BlockScaledCandidate]:
     """Every configuration that fits the chip's shared memory; none if no kernel computes the problem."""
+    if not isinstance(problem, Problem):
+        return []
     if (problem.op, problem.a_scaling, problem.b_scaling) != ("mm", "1x128", "128x128"):
         return []
     if (problem.a_format, problem.b_format, problem.order) != (E4M3, E4M3, "ascending"):
