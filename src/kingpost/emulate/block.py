@@ -63,6 +63,7 @@ class Block:
         self.units: dict[type, Any] = {}
         self.pending: list[Action] = []
         self.barriers: dict[int, _Barrier] = {}
+        self.watchers: list[Callable[[Warp, Instruction], None]] = []  # units told of each instruction before it runs
         self.warps = [Warp(self, i, self._number(f"warp {i}")) for i in range(program.warps)]
 
     def _number(self, name: str) -> int:

@@ -167,6 +167,8 @@ class Warp:
     def _execute(self, instruction: Instruction) -> Wait | None:
         self.instruction = instruction
         self.block.executed[instruction] += 1
+        for watch in self.block.watchers:
+            watch(self, instruction)
         operation = instruction.operation
         if operation.converged and not self.active.all():
             self.fail(
