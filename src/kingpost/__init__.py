@@ -1,9 +1,19 @@
 """FP8 matrix products at the speed of the hardware, from Python; and for each, what holds it down."""
 
-from kingpost.ops import mm
+from kingpost.ops import mm, relayout, silu_mul_quantize
 from kingpost.registry import devices
 from kingpost.scaling import ScaledTensor, dequantize, quantize, validate
 
 __version__ = "0.1.0"
 
-__all__ = ["ScaledTensor", "__version__", "dequantize", "devices", "mm", "quantize", "validate"]
+__all__ = [
+    "ScaledTensor",
+    "__version__",
+    "dequantize",
+    "devices",
+    "mm",
+    "quantize",
+    "relayout",
+    "silu_mul_quantize",
+    "validate",
+]

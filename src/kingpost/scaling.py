@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kingpost import formats
-from kingpost.arrays import library_of
+from kingpost.arrays import empty, library_of
 from kingpost.formats import E4M3, FLOAT8, U8, Format
 
 BLOCK = 128  # elements of K that share a scale, in the scalings by block
@@ -86,6 +86,24 @@ def named(name: str | Scaling) -> Scaling:
     if found is None:
         raise ValueError(f"scaling is {name!r}; wanted one of {', '.join(SCALINGS)}")
     return found
+
+
+# How scales [M, B] lie in memory: None for rows after one another, else each column M rounded up to so many elements.
+LAYOUTS: dict[str, int | None] = {"row-major": None, "column-major": 1, "deepgemm": 4}
+
+
+def empty_scales(shape: tuple[int, ...], layout: str, like: Any) -> Any:
+    """New float32 scales [M, B], contents undefined, that lie as `layout` says, in the library and place of `like`.
+
+    layout: "row-major"; "column-major", strides (1, M) elements; "deepgemm", strides (1, M rounded up to 4), which its
+    tensor maps want. Raises ValueError, listing them, for another name.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; wanted one of {', '.join(LAYOUTS)}")
+    grid, (rows, columns) = LAYOUTS[layout], shape
+    if grid is None:
+        return empty(shape, formats.F32, like)
+    return empty((columns, -(-rows // grid) * grid), formats.F32, like)[:, :rows].T
 
 
 class ScaledTensor:

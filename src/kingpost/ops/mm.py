@@ -38,6 +38,24 @@ def mm(
 
     Raises TypeError or ValueError naming the argument, what it is and what is wanted.
     """
+    return _product("mm", a, b, out, out_dtype, device, stream)
+
+
+def tile_product(
+    a: ScaledTensor,
+    b: ScaledTensor,
+    out: Any = None,
+    out_dtype: Any = None,
+    device: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """`mm` for what one block of a device takes at once, by the portable kernel: to try a device, not for speed."""
+    return _product("tile_product", a, b, out, out_dtype, device, stream)
+
+
+def _product(
+    op: str, a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any, device: str | None, stream: Any
+) -> Any:
     _check_operands(a, b)
     views = [
         view(array, name)
@@ -56,7 +74,7 @@ def mm(
         return out
     operands = _operands(views, d)
     _check_values(a, b)
-    plan.run(_problem(a, b, d.format), operands, chosen, handle)
+    plan.run(_problem(op, a, b, d.format), operands, chosen, handle)
     return out
 
 
@@ -65,7 +83,7 @@ def launch_mm(a: ScaledTensor, b: ScaledTensor, out: Any, device: Device) -> Any
     _check_operands(a, b)
     views = [view(array, "operand") for array in (a.data, a.scales, b.data, b.scales)]
     _, d = _result(a, b, out, None)
-    return plan.planned(_problem(a, b, d.format), device).plan.candidate(a.shape[0]).bind(_operands(views, d))
+    return plan.planned(_problem("mm", a, b, d.format), device).plan.candidate(a.shape[0]).bind(_operands(views, d))
 
 
 def _check_operands(a: ScaledTensor, b: ScaledTensor) -> None:
@@ -160,7 +178,7 @@ def _check_rows(name: str, rows: View, hint: str = "") -> None:
         )
 
 
-def _problem(a: ScaledTensor, b: ScaledTensor, out_format: Format) -> Problem:
+def _problem(op: str, a: ScaledTensor, b: ScaledTensor, out_format: Format) -> Problem:
     return Problem(
-        "mm", b.shape[1], a.shape[1], a.format, b.format, str(a.scaling), str(b.scaling.transposed), out_format
+        op, b.shape[1], a.shape[1], a.format, b.format, str(a.scaling), str(b.scaling.transposed), out_format
     )

@@ -1,0 +1,174 @@
+"""What users call that is not a product: casts, sums, relayouts. Results are new, in the library of the first argument
+and where it is; `device` names where to compute (default: there), `stream` the CUDA stream, as for `kingpost.mm`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from kingpost import arrays, formats, plan, registry, scaling
+from kingpost.arrays import View, view
+from kingpost.formats import BF16, E4M3, E4M3FNUZ, F32, Format
+from kingpost.registry import Elementwise, Operands
+from kingpost.scaling import SCALINGS, ScaledTensor
+
+FLOATS = (F32, BF16)
+CODES = (E4M3, E4M3FNUZ)
+BY_ROW = SCALINGS["1x128"]
+
+
+def add(x: Any, y: Any, *, device: str | None = None, stream: Any = None) -> Any:
+    """x + y, element by element, rounded once. x, y: float32 or bfloat16 [N], both alike."""
+    first, second = view(x, "x"), view(y, "y")
+    _check_float("x", first)
+    _check_shape("x", first, "[N]", 1)
+    if (second.format, second.shape) != (first.format, first.shape):
+        wanted = f"{first.format.name} {list(first.shape)}, as x is"
+        raise ValueError(f"y is {second.format.name} {list(second.shape)}; {wanted}, is wanted")
+    d = arrays.empty(first.shape, first.format, like=x)
+    _run("vector_add", {"x": first, "y": second}, {"d": view(d)}, {}, device, stream)
+    return d
+
+
+def cast(
+    x: Any,
+    *,
+    format: Any = E4M3,
+    eps: float = 1e-10,
+    power_of_two: bool = False,
+    layout: str = "row-major",
+    device: str | None = None,
+    stream: Any = None,
+) -> ScaledTensor:
+    """`kingpost.quantize(x, "1x128")` on a device, to the bit. x: float32 or bfloat16 [M, K], any strides.
+
+    format: e4m3, or e4m3fnuz where that is the device's. eps, power_of_two: as for quantize. layout: of the scales
+    [M, ceil(K/128)] in memory, "row-major", "column-major" or "deepgemm". Raises TypeError or ValueError naming the
+    argument, what it is and what is wanted.
+    """
+    source = view(x, "x")
+    _check_shape("x", source, "[M, K]", 2)
+    return _cast("cast", x, source, source.shape, format, eps, power_of_two, layout, device, stream)
+
+
+def silu_mul_quantize(
+    x: Any,
+    *,
+    format: Any = E4M3,
+    eps: float = 1e-10,
+    power_of_two: bool = False,
+    layout: str = "row-major",
+    device: str | None = None,
+    stream: Any = None,
+) -> ScaledTensor:
+    """silu(gate) * up in float32, quantised "1x128", in one pass. x: float32 or bfloat16 [M, 2K], gate | up.
+
+    The other arguments are those of `cast`; so is the result, [M, K].
+    """
+    source = view(x, "x")
+    _check_shape("x", source, "[M, 2K]", 2)
+    rows, columns = source.shape
+    if columns % 2:
+        raise ValueError(f"x has {columns} columns; an even number, gate and up side by side, is wanted")
+    shape = rows, columns // 2
+    return _cast("silu_mul_cast", x, source, shape, format, eps, power_of_two, layout, device, stream)
+
+
+def relayout(scales: Any, layout: str, *, device: str | None = None, stream: Any = None) -> Any:
+    """The same scales, float32 [M, B], in another named layout: "row-major", "column-major" or "deepgemm"."""
+    source = view(scales, "scales")
+    _check_shape("scales", source, "[M, B]", 2)
+    if source.format is not F32:
+        raise TypeError(f"scales are {source.format.name}; float32 is wanted")
+    moved = scaling.empty_scales(source.shape, layout, like=scales)
+    _run("relayout", {"source": source}, {"destination": view(moved)}, {}, device, stream)
+    return moved
+
+
+def dequantize(t: ScaledTensor, *, out_dtype: Any = F32, device: str | None = None, stream: Any = None) -> Any:
+    """`kingpost.dequantize(t)` on a device: code times scale, rounded once to `out_dtype`, float32 or bfloat16.
+
+    t: [M, K] scaled "1x128", e4m3, or e4m3fnuz where that is the device's.
+    """
+    if not isinstance(t, ScaledTensor):
+        raise TypeError(f"t is a {type(t).__name__}; a kingpost.ScaledTensor is wanted (see kingpost.quantize)")
+    data, scales = view(t.data, "t.data"), view(t.scales, "t.scales")
+    _check_shape("t", data, "[M, K]", 2)
+    if t.scaling != BY_ROW:
+        raise ValueError(f"t is scaled {str(t.scaling)!r}; {str(BY_ROW)!r} is wanted")
+    _check_codes("t", data.format)
+    format = formats.named(out_dtype)
+    if format not in FLOATS:
+        raise ValueError(f"out_dtype is {format.name}; {_names(FLOATS)} is wanted")
+    d = arrays.empty(data.shape, format, like=t.data)
+    _run("dequantise", {"data": data, "scales": scales}, {"d": view(d)}, {}, device, stream)
+    return d
+
+
+def _cast(
+    op: str,
+    x: Any,
+    source: View,
+    shape: tuple[int, ...],
+    format: Any,
+    eps: float,
+    power_of_two: bool,
+    layout: str,
+    device: str | None,
+    stream: Any,
+) -> ScaledTensor:
+    _check_float("x", source)
+    codes = formats.named(format)
+    _check_codes("format", codes)
+    if not (np.isfinite(eps) and eps >= 0):
+        raise ValueError(f"eps is {eps}; a finite number of at least 0 is wanted")
+    if source.device == "cpu" and not np.isfinite(source.numpy()).all():
+        raise ValueError("x holds NaN or infinity; finite numbers are wanted")
+    data = arrays.empty(shape, codes, like=x)
+    scales = scaling.empty_scales(BY_ROW.scales_shape(shape), layout, like=x)
+    options = {"eps": float(np.float32(eps)), "power_of_two": bool(power_of_two)}
+    _run(op, {"x": source}, {"data": view(data), "scales": view(scales)}, options, device, stream)
+    return ScaledTensor(data, scales, BY_ROW)
+
+
+def _run(
+    op: str,
+    given: dict[str, View],
+    results: dict[str, View],
+    options: dict[str, float],
+    device: str | None,
+    stream: Any,
+) -> None:
+    """Find the device, check that what is given lies in one place, and solve the problem there."""
+    first, *others = given.items()
+    for name, other in others:
+        if other.device != first[1].device:
+            raise ValueError(f"{name} is on {other.device}; {first[1].device}, where {first[0]} is, is wanted")
+    chosen = registry.find(first[1].device if device is None else device)
+    handle = chosen.stream(stream, not isinstance(first[1].owner, np.ndarray))
+    operands = Operands(given | results, tuple(results))
+    if any(0 in each.shape for each in operands.views.values()):
+        return
+    described = tuple((name, each.format) for name, each in operands.views.items())
+    plan.run(Elementwise(op, described, tuple(options.items())), operands, chosen, handle)
+
+
+def _check_shape(name: str, array: View, wanted: str, dimensions: int) -> None:
+    if len(array.shape) != dimensions:
+        raise ValueError(f"{name} has shape {list(array.shape)}; {wanted} is wanted")
+
+
+def _check_float(name: str, array: View) -> None:
+    if array.format not in FLOATS:
+        raise TypeError(f"{name} is {array.format.name}; {_names(FLOATS)} is wanted")
+
+
+def _check_codes(name: str, format: Format) -> None:
+    if format not in CODES:
+        raise ValueError(f"{name} is {format.name}; {_names(CODES)} is wanted")
+
+
+def _names(choice: Iterable[Format]) -> str:
+    return " or ".join(format.name for format in choice)
