@@ -15,6 +15,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 # What the library raises on purpose; anything else is a bug of ours and keeps its traceback.
 ERRORS = (ValueError, TypeError, RuntimeError, OSError, ModuleNotFoundError)
@@ -171,6 +172,32 @@ def check(
             f"{result.instructions:,} instructions in {result.blocks} blocks, {result.seconds:.2f} s",
             soft_wrap=True,
         )
+    if not passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def conformance(
+    device: Annotated[str, typer.Argument(metavar="DEVICE", show_default=False, help="As in kingpost doctor.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For a program; the keys stay.")] = False,
+) -> None:
+    """Examine a device: formats, every operation, products against the truth, errors."""
+    from kingpost import conformance
+
+    with waiting(f"examining {device}"):
+        results = conformance.run(device)
+    passed = conformance.passed(results)
+    if as_json:
+        checks = [asdict(result) for result in results]
+        typer.echo(json.dumps({"device": device, "passed": passed, "checks": checks}, indent=2))
+    else:
+        table = Table("of", "check", "", "s", box=box.SIMPLE_HEAD)
+        for result in results:
+            colour = "green" if result.verdict == conformance.PASSED else "yellow" if result.good else "red"
+            what = f"{result.name}\n{result.detail}" if result.detail else result.name
+            table.add_row(result.group, Text(what), f"[{colour}]{result.verdict}[/]", f"{result.seconds:.2f}")
+        out.print(table)
+        out.print(f"{device} {'conforms' if passed else 'does not conform'}", markup=False)
     if not passed:
         raise typer.Exit(1)
 
