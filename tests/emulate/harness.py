@@ -13,12 +13,18 @@ import pytest
 from kingpost.arrays import view
 from kingpost.emulate import Block, EmulationError, Schedule, schedule
 from kingpost.emulate.memory import GlobalMemory
-from kingpost.program import Builder, Launch, TensorMap, u64
+from kingpost.program import Builder, Launch, Target, TensorMap, u64
 
 
-def build(body: Callable[..., None], grid: int = 1, maps: dict[str, tuple] | None = None, **arrays: np.ndarray) -> Launch:
+def build(
+    body: Callable[..., None],
+    grid: int = 1,
+    maps: dict[str, tuple] | None = None,
+    target: Target | str = "sm_90a",
+    **arrays: np.ndarray,
+) -> Launch:
     """The launch of `body(k, ...)`, which gets the address of each array, and of each map, (array, box, swizzle)."""
-    k = Builder(body.__name__, "sm_90a")
+    k = Builder(body.__name__, target)
     given: dict[str, Any] = {name: k.parameter(name, u64) for name in arrays}
     views = {name: view(array) for name, array in arrays.items()}
     arguments: dict[str, Any] = {name: each.pointer for name, each in views.items()}
