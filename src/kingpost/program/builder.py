@@ -185,7 +185,10 @@ class Builder:
     def reduce(self, name: str, value: Register, lanes: int | None = None) -> Register:
         """The "add", "min" or "max" of `value` over each group of `lanes` neighbouring lanes (a power of two; default
         the whole warp), in every lane; sums are added pairwise, nearest lanes last."""
-        mask = (lanes or self.lanes) // 2
+        lanes = self.lanes if lanes is None else lanes
+        if not 1 <= lanes <= self.lanes or lanes & (lanes - 1):
+            raise ValueError(f"lanes is {lanes}; a power of two up to {self.lanes} is wanted")
+        mask = lanes // 2
         while mask:
             value = self.emit_portable(name, value, self.shuffle_xor(value, mask))
             mask //= 2
