@@ -53,7 +53,7 @@ def s_barrier(warp: Any) -> Any:
 
 @operation("s_nop {count}", check=lambda *, into, count: want_range("s_nop: count", count, 15))
 def s_nop(warp: Any, *, count: int) -> None:
-    """`count` + 1 wait states."""
+    """`count` + 1 wait states (and nothing else)."""
     warp.block.unit(WaitStates).idle(warp, count)
 
 

@@ -37,6 +37,10 @@ def want(what: str, operand: Operand | None, count: int, files: str = "va", alig
     multiple = aligned or (2 if count > 1 else 1)
     placed = place(operand)
     if placed is None:
+        if files == "s":
+            raise ValueError(
+                f"{what} is {operand!r}; a scalar register placed by hand is wanted, as in place='s[8:11]'"
+            )
         if first * operand.type.bits // 32 % multiple:
             raise ValueError(f"{what} is {operand!r}, which starts in the middle of an aligned tuple")
         return

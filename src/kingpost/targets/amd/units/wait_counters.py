@@ -65,13 +65,14 @@ class WaitCounters:
     def store(self, warp: Warp, counter: str, addresses: np.ndarray, values: np.ndarray) -> None:
         """Store `values` [registers, lanes], as they are now, to `addresses` [lanes]."""
         values = values.reshape(-1, len(addresses))
-        bytes = np.ascontiguousarray(values[:, warp.active].T).view(np.uint8)
+        bytes, size = np.ascontiguousarray(values[:, warp.active].T).view(np.uint8), 4 * len(values)
+        places = _bytes(warp, addresses, size)
 
         def perform(action: Action) -> None:
-            if entry.addresses.size:
-                self._memory(counter).write(entry.addresses, bytes, action, GENERIC)
+            if places.size:
+                self._memory(counter).write(places, bytes, action, GENERIC)
 
-        entry = self._issue(warp, counter, addresses, 4 * len(values), None, perform)
+        self._issue(warp, counter, addresses, size, None, perform)
 
     def wait(self, warp: Warp, left: dict[str, int]) -> Wait:
         """Until at most `left[counter]` of this wave's newest operations are in flight, for each counter given."""
@@ -108,7 +109,7 @@ class WaitCounters:
         if (active % alignment).any():
             address = int(active[active % alignment != 0][0])
             warp.fail("misaligned", f"accesses {size} bytes at {address:#x}; a multiple of {alignment} is wanted")
-        entry = InFlight(warp.instruction.operation.name, active[:, None] + np.arange(size), target)
+        entry = InFlight(warp.instruction.operation.name, _bytes(warp, addresses, size), target)
         self.queues.setdefault((warp.index, counter), []).append(entry)
 
         def happen(action: Action) -> None:
@@ -127,6 +128,11 @@ class WaitCounters:
         for index in target.indices:
             if index in held:
                 warp.fail("register in flight", f"loads into {target!r}, which {held[index]} still holds")
+
+
+def _bytes(warp: Warp, addresses: np.ndarray, size: int) -> np.ndarray:
+    """The bytes [active lanes, size] at each active lane's address."""
+    return addresses[warp.active].astype(np.int64)[:, None] + np.arange(size)
 
 
 def _deliver(warp: Warp, target: Registers, values: np.ndarray, active: np.ndarray) -> None:
