@@ -124,6 +124,8 @@ class Block:
             else:
                 self._happen(chosen)
         self._refuse_deadlock()
+        for unit in self.units.values():
+            getattr(unit, "finish", lambda: None)()  # a unit may refuse what a block must not leave behind
 
     def _eligible(self) -> list[Action]:
         first: dict[Hashable, Action] = {}

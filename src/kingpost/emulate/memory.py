@@ -131,6 +131,7 @@ class GlobalMemory(_ThreadAccess):
 
     def __init__(self, views: list[View], clock: Callable[[], int]) -> None:
         self.clock = clock
+        self.frozen = [v.extent()[0] for v in views if isinstance(v.owner, np.ndarray) and not v.owner.flags.writeable]
         self.regions: list[tuple[int, np.ndarray]] = []
         self.provenance: dict[int, Provenance] = {}
         for start, size in sorted({view.extent() for view in views}):
@@ -147,6 +148,8 @@ class GlobalMemory(_ThreadAccess):
     def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None:
         """Write bytes at absolute addresses of any shape."""
         start, data, at = self._locate(addresses, agent)
+        if start in self.frozen:
+            agent.fail("read-only", f"writes to the launch's array at {start:#x}, which is read-only")
         if start not in self.provenance:
             self.provenance[start] = Provenance(len(data), self.clock)
             self.provenance[start].data = data

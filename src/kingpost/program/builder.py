@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -45,11 +45,15 @@ class Program:
     def __str__(self) -> str:
         config = ", ".join(f"{name}={value}" for name, value in self.config.items())
         lines = [
-            f"program {self.name}({config}) for {self.target}: {self.warps} warps, {self.shared_bytes} shared bytes"
+            f"program {self.name}({config}) for {self.target}: {self.warps} {_plural(self.warps, 'warp')}, {self.shared_bytes} shared bytes"
         ]
         lines += [f"  parameter {p.name}: {getattr(p.type, 'name', p.type)}" for p in self.parameters]
         lines += [f"  shared {array!r}" for array in self.shared]
         return "\n".join(lines + list(_listing(list(self.body), 1)))
+
+
+def _plural(count: int, noun: str) -> str:
+    return noun if count == 1 else noun + "s"
 
 
 def _listing(body: list[Node], depth: int) -> Iterator[str]:
@@ -80,7 +84,7 @@ class Builder:
         return self._storages
 
     def array(self, type: Type, size: int, name: str | None = None, place: str | None = None) -> Registers:
-        """`size` new registers, without a value yet. place: the chip's registers to use, "v[4:7]", where we allocate."""
+        """`size` new registers, without a value yet. place: the chip's registers, "v[4:7]", where we allocate."""
         return Registers(Storage(self, type, size, name, place), tuple(range(size)))
 
     def new(self, type: Type, value: Operand | None = None, name: str | None = None) -> Register:
@@ -95,7 +99,9 @@ class Builder:
 
     def emit_portable(self, name: str, *operands: Operand, into: Registers | None = None) -> Any:
         """The portable operation `name`, on the type of the first register among the operands."""
-        type = next(o.type for o in operands if isinstance(o, Registers))
+        type = next((o.type for o in operands if isinstance(o, Registers)), None)
+        if type is None:
+            raise TypeError(f"{name} of {operands}: at least one register is wanted among the operands")
         return op.portable(name, type)(self, *operands, into=into)
 
     def select(self, condition: Register, a: Operand, b: Operand, into: Registers | None = None) -> Any:
@@ -111,7 +117,7 @@ class Builder:
 
     def fused_multiply_add(self, a: Operand, b: Operand, c: Operand, into: Registers | None = None) -> Any:
         """a * b + c: rounded once for f32, modulo 2^32 for u32."""
-        type = next(o.type for o in (a, b, c) if isinstance(o, Registers))
+        type = next((o.type for o in (a, b, c) if isinstance(o, Registers)), None)
         return self.emit_portable("mad" if type is u32 else "fma", a, b, c, into=into)
 
     def ceil_div(self, a: Register, b: int) -> Register:
@@ -263,6 +269,7 @@ class Builder:
 
     def parameter(self, name: str, type: Type = u32) -> Register:
         """A scalar parameter, read into a register."""
+        self._refuse_taken(name, self._parameters)
         with self._ahead():
             register: Register = op.portable("parameter", type)(self, parameter=name)
         self._parameters.append(Parameter(name, type, register))
@@ -270,6 +277,7 @@ class Builder:
 
     def tensor_map(self, name: str, format: Format, box: tuple[int, ...], swizzle: int = 0) -> Parameter:
         """A tensor map parameter; what it maps is given at launch."""
+        self._refuse_taken(name, self._parameters)
         with self._ahead():
             address: Register = op.portable("parameter", u64)(self, parameter=name)
         parameter = Parameter(name, TensorMapType(format, box, swizzle), address)
@@ -278,6 +286,7 @@ class Builder:
 
     def shared(self, name: str, shape: tuple[int, ...], format: Format, swizzle: int = 0) -> SharedArray:
         """Declare an array in shared memory; swizzled ones start at a whole pattern (1,024 bytes at 128)."""
+        self._refuse_taken(name, self._shared)
         alignment = max(128, 8 * swizzle) if prod(shape) * format.bits // 8 >= 128 else 16
         self._shared_bytes += -self._shared_bytes % alignment
         array = SharedArray(self, name, shape, format, swizzle, self._shared_bytes)
@@ -289,6 +298,11 @@ class Builder:
         self._shared_bytes += array.bytes
         self._shared.append(array)
         return array
+
+    @staticmethod
+    def _refuse_taken(name: str, declared: Sequence[Parameter | SharedArray]) -> None:
+        if any(each.name == name for each in declared):
+            raise ValueError(f"name {name!r} is declared already; another is wanted")
 
     def shared_barriers(self, name: str, count: int) -> SharedArray:
         """Declare `count` 8-byte barrier objects in shared memory."""

@@ -105,6 +105,9 @@ class Operation:
                 f"{self.name} takes operands {self.operands} and fields {self.fields}, "
                 f"got {len(reads)} operands and fields {tuple(fields)}"
             )
+        for field_name, value in fields.items():
+            if isinstance(value, Registers):
+                raise TypeError(f"{self.name}: {field_name} is {value!r}; a value known now is wanted, not a register")
         reads = tuple(self._operand(k, operand, value) for operand, value in zip(self.operands, reads))
         if self.check is not None:
             self.check(*reads, into=into, **fields)

@@ -47,7 +47,25 @@ class Launch:
     arguments: dict[str, Argument]
     views: tuple[View, ...] = field(default=())
 
+    @classmethod
+    def of(cls, program: Program, grid: int, **values: View | Argument) -> Launch:
+        """A launch whose arrays are given as views: one stands for a tensor map of it, or for its address (u64)."""
+        arguments: dict[str, Argument] = {}
+        for parameter in program.parameters:
+            value = values.get(parameter.name)
+            if isinstance(value, View):
+                mapped = isinstance(parameter.type, TensorMapType)
+                arguments[parameter.name] = TensorMap(parameter.type, value) if mapped else value.pointer  # type: ignore[arg-type]
+            elif value is not None:
+                arguments[parameter.name] = value
+        unknown = set(values) - {p.name for p in program.parameters}
+        if unknown:
+            raise ValueError(f"arguments {sorted(unknown)} are no parameters of {program.name}")
+        return cls(program, grid, arguments, tuple(value for value in values.values() if isinstance(value, View)))
+
     def __post_init__(self) -> None:
+        if not isinstance(self.grid, int) or self.grid < 0:
+            raise ValueError(f"grid is {self.grid!r}; a number of blocks is wanted")
         wanted, given = {p.name for p in self.program.parameters}, set(self.arguments)
         if wanted != given:
             raise ValueError(f"arguments are {sorted(given)}; {sorted(wanted)} are wanted")

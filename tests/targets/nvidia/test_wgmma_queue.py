@@ -208,7 +208,7 @@ def test_an_operand_without_a_value() -> None:
         wgmma_commit(k)
         wgmma_wait(k, groups=0)
 
-    with found("uninitialised", "reads empty[0], which is never written", "wgmma of warpgroup 0"):
+    with found("uninitialised", "reads empty[0], which is never written", "wgmma of warp"):
         multiply(work)
 
 
@@ -273,7 +273,7 @@ def test_a_product_in_flight_at_exit() -> None:
             operands.load(warp)
             operands.product(k.array(f32, N // 2))
 
-    with found("in flight at exit", "wgmma of warpgroup 0"):
+    with found("in flight at exit", "wgmma of warp 0"):
         run(body, "late", maps={"a": (A, (64, 128), 128), "b": (B, (N, 128), 128)})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class _Entry:
     product: Product
     source: Source | None
     parts: dict[int, tuple[Warp, Registers]] = field(default_factory=dict)  # by warp of the warpgroup
-    done: bool = False
+    done: set[int] = field(default_factory=set)  # the warps whose rows are there
 
 
 @dataclass
@@ -51,7 +52,8 @@ class WgmmaQueues:
         self.groups: dict[int, _Groups] = {}
 
     def issue(self, warp: Warp, product: Product, accumulator: Registers) -> None:
-        """One warp's part of a product: it starts when all four warps of the warpgroup have issued it."""
+        """One warp's part of a product, its 16 rows: it starts when all four warps of the warpgroup have issued it, and
+        ends on its own, so that a warp's wait tells nothing of what the other three still read."""
         group = warp.index // WARPS
         waiting = self.entries.setdefault(group, [])
         part = warp.index % WARPS
@@ -68,12 +70,13 @@ class WgmmaQueues:
         self.groups.setdefault(warp.index, _Groups()).open.append(entry)
         if len(entry.parts) == WARPS:
             waiting.remove(entry)
-            self.block.submit(
-                f"wgmma of warpgroup {group}",
-                ("wgmma", group),
-                entry.source,
-                lambda action: self._perform(action, entry),
-            )
+            for part, (each, _) in sorted(entry.parts.items()):
+                self.block.submit(
+                    f"wgmma of warp {each.index}",
+                    ("wgmma", each.index),
+                    entry.source,
+                    partial(self._perform, entry=entry, part=part),
+                )
 
     def _chained(self, warp: Warp, accumulator: Registers) -> bool:
         """Whether products in flight already hold these registers: products on one accumulator chain in order."""
@@ -89,14 +92,15 @@ class WgmmaQueues:
         groups = self.groups.setdefault(warp.index, _Groups())
         cut = len(groups.committed) - left
         waited = [entry for group in groups.committed[: max(cut, 0)] for entry in group]
+        own = warp.index % WARPS
 
         def ready() -> bool:
-            if not all(entry.done for entry in waited):
+            if not all(own in entry.done for entry in waited):
                 return False
             self._release(warp, groups, waited)
             return True
 
-        return Wait(ready, lambda: f"{sum(not e.done for e in waited)} wgmma in flight")
+        return Wait(ready, lambda: f"{sum(own not in e.done for e in waited)} wgmma in flight")
 
     def _release(self, warp: Warp, groups: _Groups, waited: list[_Entry]) -> None:
         """Give this warp its accumulators back, unless a later product holds them too."""
@@ -108,24 +112,17 @@ class WgmmaQueues:
             storage, indices = entry.parts[own][1].storage, entry.parts[own][1].indices
             warp.unlock(Registers(storage, tuple(i for i in indices if (id(storage), i) not in still)))
 
-    def _perform(self, action: Action, entry: _Entry) -> None:
-        product = entry.product
-        a = self._operand(action, product.a, 64)
-        b = self._operand(action, product.b, product.n)
-        warps = [entry.parts[i] for i in range(WARPS)]
-        c = None
-        if product.accumulate:
-            c = _matrix([_rows(warp, accumulator) for warp, accumulator in warps])
-        d = wgmma_f32(a, b, c, product.a_format, product.b_format)
-        for part, (warp, accumulator) in enumerate(warps):
-            _set_rows(warp, accumulator, _fragment(d[16 * part : 16 * part + 16]))
-        entry.done = True
-
-    def _operand(self, action: Action, descriptor: int, rows: int) -> np.ndarray:
-        """The 32 bytes along K of each row of a K-major operand: uint8 [rows, 32]."""
-        return self.block.shared.read(operand_addresses(descriptor, rows), action)
+    def _perform(self, action: Action, entry: _Entry, part: int) -> None:
+        product, (warp, accumulator) = entry.product, entry.parts[part]
+        rows = operand_addresses(product.a, 64)[16 * part : 16 * part + 16]
+        a = self.block.shared.read(rows, action)
+        b = self.block.shared.read(operand_addresses(product.b, product.n), action)
+        c = _matrix(_values(warp, accumulator)) if product.accumulate else None
+        _set_values(warp, accumulator, _fragment(wgmma_f32(a, b, c, product.a_format, product.b_format)))
+        entry.done.add(part)
 
 
+@lru_cache(maxsize=4096)
 def operand_addresses(descriptor: int, rows: int) -> np.ndarray:
     """Shared addresses [rows, 32] of a K-major 8-bit operand of one k32 step.
 
@@ -142,11 +139,11 @@ def operand_addresses(descriptor: int, rows: int) -> np.ndarray:
     return swizzle(start + row // 8 * stride + row % 8 * span + byte, span)
 
 
-def _rows(warp: Warp, accumulator: Registers) -> np.ndarray:
+def _values(warp: Warp, accumulator: Registers) -> np.ndarray:
     return warp.values[accumulator.storage][list(accumulator.indices)]
 
 
-def _set_rows(warp: Warp, accumulator: Registers, values: np.ndarray) -> None:
+def _set_values(warp: Warp, accumulator: Registers, values: np.ndarray) -> None:
     storage = accumulator.storage
     if storage not in warp.values:
         warp.values[storage] = np.zeros((storage.size, 32), np.float32)
@@ -167,8 +164,7 @@ def _fragment(rows: np.ndarray) -> np.ndarray:
     return halves.transpose(2, 0, 4, 1, 3).reshape(n // 2, 32)
 
 
-def _matrix(fragments: list[np.ndarray]) -> np.ndarray:
-    """The [64, n] accumulator of a warpgroup from its warps' registers."""
-    n = fragments[0].shape[0] * 2
-    parts = [f.reshape(n // 8, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(16, n) for f in fragments]
-    return np.concatenate(parts)
+def _matrix(fragment: np.ndarray) -> np.ndarray:
+    """A warp's 16 rows [16, n] from its registers [n/2, 32]."""
+    n = fragment.shape[0] * 2
+    return fragment.reshape(n // 8, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(16, n)
