@@ -10,7 +10,7 @@ from kingpost.program import Instruction, Loop, Mask, Node, Operand, Program, Re
 from kingpost.program.registers import Storage
 from kingpost.program.tensor_map import TensorMapType
 
-VERSION = "8.0"  # the lowest that serves, so that older drivers accept it
+VERSIONS = {"sm_90a": "8.0", "sm_100a": "8.6"}  # the lowest that serve, so that older drivers accept them
 REGISTERS_PER_BLOCK = 65536
 
 _ARITHMETIC = {
@@ -125,7 +125,7 @@ class _Writer:
         check_register_budgets(program)
         return "\n".join(
             [
-                f".version {VERSION}",
+                f".version {VERSIONS.get(program.target, VERSIONS['sm_90a'])}",
                 f".target {program.target}",
                 ".address_size 64",
                 *(f'.file {number} "{file}"' for file, number in self.files.items()),
