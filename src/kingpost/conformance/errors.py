@@ -40,6 +40,7 @@ def casts(subject: Subject) -> None:
     holed[1, 5] = np.nan
     expect_error("cast of integers", lambda: ops.cast(np.arange(4, dtype="u4")[None], device=where), ["x", "uint32"])
     expect_error("cast of one dimension", lambda: ops.cast(x[0], device=where), ["x", "[M, K]"])
+    expect_error("cast of every other column", lambda: ops.cast(x[:, ::2], device=where), ["x", "strides"])
     expect_error("cast of NaN", lambda: ops.cast(holed, device=where), ["x", "NaN"])
     expect_error("cast to bfloat16", lambda: ops.cast(x, format=BF16, device=where), ["format", "bfloat16"])
     expect_error("eps below 0", lambda: ops.cast(x, eps=-1.0, device=where), ["eps", "-1"])

@@ -20,13 +20,15 @@ BY_ROW = SCALINGS["1x128"]
 
 
 def add(x: Any, y: Any, *, device: str | None = None, stream: Any = None) -> Any:
-    """x + y, element by element, rounded once. x, y: float32 or bfloat16 [N], both alike."""
+    """x + y, element by element, rounded once. x, y: float32 or bfloat16 [N], both alike, contiguous."""
     first, second = view(x, "x"), view(y, "y")
     _check_float("x", first)
     _check_shape("x", first, "[N]", 1)
+    _check_rows("x", first)
     if (second.format, second.shape) != (first.format, first.shape):
         wanted = f"{first.format.name} {list(first.shape)}, as x is"
         raise ValueError(f"y is {second.format.name} {list(second.shape)}; {wanted}, is wanted")
+    _check_rows("y", second)
     d = arrays.empty(first.shape, first.format, like=x)
     _run("vector_add", {"x": first, "y": second}, {"d": view(d)}, {}, device, stream)
     return d
@@ -42,7 +44,7 @@ def cast(
     device: str | None = None,
     stream: Any = None,
 ) -> ScaledTensor:
-    """`kingpost.quantize(x, "1x128")` on a device, to the bit. x: float32 or bfloat16 [M, K], any strides.
+    """`kingpost.quantize(x, "1x128")` on a device, to the bit. x: float32 or bfloat16 [M, K], rows contiguous.
 
     format: e4m3, or e4m3fnuz where that is the device's. eps, power_of_two: as for quantize. layout: of the scales
     [M, ceil(K/128)] in memory, "row-major", "column-major" or "deepgemm". Raises TypeError or ValueError naming the
@@ -63,9 +65,8 @@ def silu_mul_quantize(
     device: str | None = None,
     stream: Any = None,
 ) -> ScaledTensor:
-    """silu(gate) * up in float32, quantised "1x128", in one pass. x: float32 or bfloat16 [M, 2K], gate | up.
-
-    The other arguments are those of `cast`; so is the result, [M, K].
+    """silu(gate) * up in float32, quantised "1x128", in one pass. x: float32 or bfloat16 [M, 2K], gate | up, rows
+    contiguous. The other arguments are those of `cast`; so is the result, [M, K].
     """
     source = view(x, "x")
     _check_shape("x", source, "[M, 2K]", 2)
@@ -88,9 +89,9 @@ def relayout(scales: Any, layout: str, *, device: str | None = None, stream: Any
 
 
 def dequantize(t: ScaledTensor, *, out_dtype: Any = F32, device: str | None = None, stream: Any = None) -> Any:
-    """`kingpost.dequantize(t)` on a device: code times scale, rounded once to `out_dtype`, float32 or bfloat16.
+    """`kingpost.dequantize(t)` on a device: code times scale in float32, rounded to `out_dtype`, float32 or bfloat16.
 
-    t: [M, K] scaled "1x128", e4m3, or e4m3fnuz where that is the device's.
+    t: [M, K] scaled "1x128", rows contiguous, e4m3, or e4m3fnuz where that is the device's.
     """
     if not isinstance(t, ScaledTensor):
         raise TypeError(f"t is a {type(t).__name__}; a kingpost.ScaledTensor is wanted (see kingpost.quantize)")
@@ -99,6 +100,7 @@ def dequantize(t: ScaledTensor, *, out_dtype: Any = F32, device: str | None = No
     if t.scaling != BY_ROW:
         raise ValueError(f"t is scaled {str(t.scaling)!r}; {str(BY_ROW)!r} is wanted")
     _check_codes("t", data.format)
+    _check_rows("t.data", data)
     format = formats.named(out_dtype)
     if format not in FLOATS:
         raise ValueError(f"out_dtype is {format.name}; {_names(FLOATS)} is wanted")
@@ -120,6 +122,7 @@ def _cast(
     stream: Any,
 ) -> ScaledTensor:
     _check_float("x", source)
+    _check_rows("x", source)
     codes = formats.named(format)
     _check_codes("format", codes)
     if not (np.isfinite(eps) and eps >= 0):
@@ -158,6 +161,11 @@ def _run(
 def _check_shape(name: str, array: View, wanted: str, dimensions: int) -> None:
     if len(array.shape) != dimensions:
         raise ValueError(f"{name} has shape {list(array.shape)}; {wanted} is wanted")
+
+
+def _check_rows(name: str, array: View) -> None:
+    if not array.adjacent(-1):
+        raise ValueError(f"{name} has strides {array.strides} bytes; contiguous rows are wanted")
 
 
 def _check_float(name: str, array: View) -> None:
