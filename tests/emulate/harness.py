@@ -35,7 +35,9 @@ def build(
     return Launch(k.finish({}), grid, arguments, tuple(views.values()))
 
 
-def run(body: Callable[..., None], order: str | Schedule = "late", seed: int = 0, index: int = 0, **given: Any) -> Block:
+def run(
+    body: Callable[..., None], order: str | Schedule = "late", seed: int = 0, index: int = 0, **given: Any
+) -> Block:
     """One block of `body`, run to its end, with everything it leaves."""
     launch = build(body, **given)
     clock = iter(range(1, 1 << 62)).__next__

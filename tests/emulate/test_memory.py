@@ -165,6 +165,7 @@ def test_an_empty_array() -> None:
 
 def test_a_report_counts_what_ran() -> None:
     d = np.zeros(32, np.uint32)
+
     def body(k: Builder, d) -> None:
         with k.loop(5):
             k.store(k.address(d, k.lane, 4), k.lane)

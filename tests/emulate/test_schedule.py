@@ -204,4 +204,6 @@ def test_a_deadlock_names_who_waits_for_what() -> None:
     assert lines[0] == "deadlock: block 0: nobody can go on:"
     assert lines[1].startswith("  block 0, waits warp 0 at test_schedule.py:")
     assert lines[1].endswith("waits for a train that was cancelled")
-    assert [line.partition(" waits for ")[2] for line in lines[2:]] == ["barrier 0, where 2 of 3 warps have arrived"] * 2
+    assert [line.partition(" waits for ")[2] for line in lines[2:]] == [
+        "barrier 0, where 2 of 3 warps have arrived"
+    ] * 2

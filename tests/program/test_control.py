@@ -46,7 +46,12 @@ def test_structure_is_data() -> None:
     assert [a.name for a in program.shared] == ["tiles", "row", "full"]
     names = [instruction.operation.name for instruction in program.instructions()]
     assert names.count("parameter.u32") == 1 and names.count("parameter.u64") == 2
-    assert names.index("load_global.f32") < names.index("add.f32") < names.index("store_shared.f32") < names.index("barrier")
+    assert (
+        names.index("load_global.f32")
+        < names.index("add.f32")
+        < names.index("store_shared.f32")
+        < names.index("barrier")
+    )
 
 
 def test_a_configuration_is_written_once() -> None:
@@ -80,7 +85,9 @@ def test_swizzled_arrays_start_at_a_whole_pattern() -> None:
         assert k.shared(f"s{swizzle}", (8, swizzle // 2), BF16, swizzle).offset % (8 * swizzle) == 0
         k.shared(f"gap{swizzle}", (3,), BF16)
     assert k.shared("plain", (512,), BF16).offset % 128 == 0
-    with pytest.raises(ValueError, match=r"shared array t: rows of 32 bfloat16 under a swizzle of 128 bytes; rows as long"):
+    with pytest.raises(
+        ValueError, match=r"shared array t: rows of 32 bfloat16 under a swizzle of 128 bytes; rows as long"
+    ):
         k.shared("t", (8, 32), BF16, 128)
 
 
@@ -105,7 +112,9 @@ def test_the_listing_reads_from_top_to_bottom() -> None:
     assert "box=(64, 128)" in lines[3] and "swizzle=128" in lines[3]
     text = [line.partition("#")[0].rstrip() for line in lines]
     role = text.index("  role 'math': warps 0 to 3, 232 registers a thread")
-    body = [line for line in text[role:] if "total" in line or line.lstrip().startswith(("loop", "when", "mask", "role"))]
+    body = [
+        line for line in text[role:] if "total" in line or line.lstrip().startswith(("loop", "when", "mask", "role"))
+    ]
     shape = [re.sub(r"\b[usp]\d+\b", "_", line) for line in body]
     assert shape == [
         "  role 'math': warps 0 to 3, 232 registers a thread",

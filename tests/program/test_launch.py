@@ -43,7 +43,7 @@ def test_boxes(box: tuple[int, ...], format: Format, swizzle: int, row: int, byt
     ((1,) * 5 + (16,), E4M3, 0, "1 to 5 sides"),
     ((8, 8), E4M3, 0, "a row of box (8, 8) has 8 bytes; a multiple of 16 is wanted"),
     ((8, 24), E4M3, 0, "24 bytes"),
-    ((8, 256), E4M3, 128, "a row of box (8, 256) has 256 bytes; a multiple of 16 is wanted, at most the swizzle's 128"),
+    ((8, 256), E4M3, 128, "box (8, 256) has 256 bytes; a multiple of 16 is wanted, at most the swizzle's 128"),
     ((8, 64), F32, 128, "256 bytes"),
     ((8, 16), E4M3, 16, "swizzle is 16; one of (0, 32, 64, 128) is wanted"),
 ])  # fmt: skip
@@ -64,10 +64,10 @@ def test_views_that_a_map_takes(given: View) -> None:
 
 
 @pytest.mark.parametrize("given, message", [
-    (matrix(100, 400, pointer=(1 << 20) + 8), "over address 0x100008, strides (400, 1) bytes; multiples of 16 are wanted"),
+    (matrix(100, 400, pointer=(1 << 20) + 8), "address 0x100008, strides (400, 1) bytes; multiples of 16 are wanted"),
     (matrix(100, 200), "strides (200, 1) bytes; multiples of 16 are wanted"),
     (matrix(400, 112).T, "strides (1, 112)"),
-    (View(1 << 20, (64, 64), (128, 2), E4M3, "cpu", None), "contiguous elements are wanted in the last dimension"),
+    (View(1 << 20, (64, 64), (128, 2), E4M3, "cpu", None), "contiguous elements are wanted in the last"),
     (matrix(100, 400, format=BF16), "a tensor map of e4m3 over a view of bfloat16"),
     (View(1 << 20, (64,), (1,), E4M3, "cpu", None), "a tensor map of 2 dimensions over a view of shape (64,)"),
 ])  # fmt: skip
@@ -112,7 +112,7 @@ def test_parameters_are_packed_in_order() -> None:
     ({"eps": None}, "argument eps is None; a f32 is wanted"),
     ({"a": 5}, "argument a is 5; a map of TensorMapType(format="),
     ({"a": TensorMap(TensorMapType(E4M3, (64, 64), 64), matrix(1, 16))}, "box=(64, 128), swizzle=128) is wanted"),
-    ({"more": 5}, "arguments are ['a', 'address', 'count', 'eps', 'more']; ['a', 'address', 'count', 'eps'] are wanted"),
+    ({"more": 5}, "are ['a', 'address', 'count', 'eps', 'more']; ['a', 'address', 'count', 'eps'] are wanted"),
 ])  # fmt: skip
 def test_wrong_arguments(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -46,7 +46,9 @@ def test_other_spans(span: int) -> None:
 def test_on_registers(span: int) -> None:
     k = Builder("test", "nowhere")
     result = swizzle(k.parameter("at"), span)
-    assert [evaluate(result, {"at": at}) for at in (0, 17, 1000, 4095)] == [by_bits(at, span) for at in (0, 17, 1000, 4095)]
+    assert [evaluate(result, {"at": at}) for at in (0, 17, 1000, 4095)] == [
+        by_bits(at, span) for at in (0, 17, 1000, 4095)
+    ]
 
 
 def test_addresses_of_shared_arrays() -> None:
@@ -55,6 +57,8 @@ def test_addresses_of_shared_arrays() -> None:
     tiles = k.shared("tiles", (3, 64, 128), E4M3, 128)
     base = {k.shared_base.storage: 1024, "i": 2}
     assert evaluate(tiles.at(0), base) == 1024 + tiles.offset
-    assert evaluate(tiles.at(2), base) == evaluate(tiles.at(k.parameter("i")), base) == 1024 + tiles.offset + 2 * 64 * 128
+    assert (
+        evaluate(tiles.at(2), base) == evaluate(tiles.at(k.parameter("i")), base) == 1024 + tiles.offset + 2 * 64 * 128
+    )
     assert evaluate(tiles.at(1, offset=5), base) == 1024 + tiles.offset + 64 * 128 + 5
     assert repr(tiles) == f"tiles: e4m3[3, 64, 128] at {tiles.offset}, swizzle 128"

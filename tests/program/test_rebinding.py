@@ -16,14 +16,18 @@ def k() -> Builder:
 
 def test_a_name(k: Builder) -> None:
     x = k.new(u32, 0, "x")
-    with pytest.raises(RebindingError, match=r"^x held x before the loop at test_rebinding\.py:\d+ and holds u\d+ after"):
+    with pytest.raises(
+        RebindingError, match=r"^x held x before the loop at test_rebinding\.py:\d+ and holds u\d+ after"
+    ):
         with k.loop(4):
             x = x + 1
 
 
 def test_the_message_says_what_to_write(k: Builder) -> None:
     x = k.new(u32, 0, "x")
-    with pytest.raises(RebindingError, match=r"in place \(x \+= \.\.\., k\.set\(x, \.\.\.\)\).*or give the new value another"):
+    with pytest.raises(
+        RebindingError, match=r"in place \(x \+= \.\.\., k\.set\(x, \.\.\.\)\).*or give the new value another"
+    ):
         with k.loop(4):
             x = x * 2
 
@@ -61,19 +65,19 @@ def test_another_view_of_an_array(k: Builder) -> None:
 
 def test_in_an_inner_loop_that_the_outer_one_repeats(k: Builder) -> None:
     x = k.new(u32, 0, "x")
-    with pytest.raises(RebindingError, match="^x held"):
+    with pytest.raises(RebindingError, match=r"^x held"):
         with k.loop(4), k.loop(2):
             x = x + 1
 
 
 def test_read_as_a_condition_or_bound(k: Builder) -> None:
     x, go = k.new(u32, 0, "x"), k.block < 3
-    with pytest.raises(RebindingError, match="^x held"):
+    with pytest.raises(RebindingError, match=r"^x held"):
         with k.loop(4):
             with k.loop(x):
                 pass
             x = k.new(u32, 5)
-    with pytest.raises(RebindingError, match="^go held"):
+    with pytest.raises(RebindingError, match=r"^go held"):
         with k.loop(4):
             with k.when(go):
                 k.barrier()
@@ -88,7 +92,7 @@ def test_in_a_helper_that_holds_the_name(k: Builder) -> None:
         with k.loop(2), k.when(k.block == 0):
             y = y + 1
 
-    with pytest.raises(RebindingError, match="^y held y"):
+    with pytest.raises(RebindingError, match=r"^y held y"):
         helper()
 
 

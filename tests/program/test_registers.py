@@ -138,8 +138,15 @@ def sample(warp, a, b, *, mode, strength=1):
 
 def test_wrong_counts_and_fields(k: Builder) -> None:
     x = k.new(f32)
-    for reads, fields in (((x,), {"mode": 1}), ((x, x, x), {"mode": 1}), ((x, x), {}), ((x, x), {"mode": 1, "colour": 2})):
-        with refused(k, TypeError, "test takes operands ('a', 'b') and fields ('mode', 'strength')", f"got {len(reads)}"):
+    for reads, fields in (
+        ((x,), {"mode": 1}),
+        ((x, x, x), {"mode": 1}),
+        ((x, x), {}),
+        ((x, x), {"mode": 1, "colour": 2}),
+    ):
+        with refused(
+            k, TypeError, "test takes operands ('a', 'b') and fields ('mode', 'strength')", f"got {len(reads)}"
+        ):
             sample(k, *reads, **fields)
     assert sample(k, x, x, mode=1).type is f32
     (instruction,) = emitted(k)

@@ -212,7 +212,9 @@ def record(results: Iterable[tuple[int, np.ndarray]], path: Path, device: str) -
     """Write golden vectors: `results` are n and the d that a chip gave for `cases(n)`."""
     arrays: dict[str, np.ndarray] = {"device": np.array(device)}
     for n, d in results:
-        planes = np.ascontiguousarray(d[0, 0], "<f4").view(np.uint8).reshape(-1, 4).T  # compresses better by significance
+        planes = (
+            np.ascontiguousarray(d[0, 0], "<f4").view(np.uint8).reshape(-1, 4).T
+        )  # compresses better by significance
         arrays[f"bits_{n}"], arrays[f"digests_{n}"] = planes, digests(d)
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)

@@ -1,4 +1,4 @@
-"""Block-scaled products to launch by hand: seeded operands, a launch of a given configuration, and what must come out."""
+"""Block-scaled products to launch by hand: seeded operands, a configuration's launch, and what must come out."""
 
 from __future__ import annotations
 

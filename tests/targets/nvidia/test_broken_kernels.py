@@ -1,4 +1,4 @@
-"""The kernel with one thing taken away: a program is data, so it can be broken on purpose, and the emulator must see it."""
+"""The kernel with one thing taken away: programs are data, so one can be broken, and the emulator must see it."""
 
 from __future__ import annotations
 

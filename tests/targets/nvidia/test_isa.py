@@ -40,7 +40,7 @@ def test_a_nan_is_the_chips_nan() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_stmatrix_rows(count: int) -> None:
-    """Register i of lane 4 r + c: elements 2 c and 2 c + 1 of row r of matrix i, at the address that lane 8 i + r gives."""
+    """Register i of lane 4 r + c: elements 2 c and 2 c + 1 of row r of matrix i, where lane 8 i + r says."""
     order = np.random.default_rng(0).permutation(8 * count)
     places = np.zeros(32, np.uint32)
     places[: 8 * count] = order * 16

@@ -100,7 +100,9 @@ def test_parity_of_a_fresh_barrier() -> None:
         mbarrier_wait(k, full.at(0), k.new(u32, parity))
 
     run(lambda k: body(k, 1))
-    with pytest.raises(emulate.DeadlockError, match=r"mbarrier full\[0\] \(phase parity 0\): 1 of 1 arrivals and 0 bytes"):
+    with pytest.raises(
+        emulate.DeadlockError, match=r"mbarrier full\[0\] \(phase parity 0\): 1 of 1 arrivals and 0 bytes"
+    ):
         run(lambda k: body(k, 0))
 
 
