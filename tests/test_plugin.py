@@ -42,7 +42,7 @@ def millrace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget() -> None:
     registry._families.cache_clear()
-    registry.find.cache_clear()
+    registry._find.cache_clear()
     plan.forget()
 
 

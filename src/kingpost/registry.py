@@ -205,11 +205,24 @@ def emulator(target: str) -> EmulatedDevice:
     return cast(EmulatedDevice, find(f"emulated:{target}"))
 
 
+def find(device: str | Device) -> Device:
+    """The device of that name, "cpu", "cuda:0", "emulated:sm_90a", or the one given. Raises ValueError saying what
+    there is."""
+    if isinstance(device, str):
+        return _find(device)
+    if not hasattr(device, "candidates"):
+        raise _unknown(device)
+    return device
+
+
 @functools.lru_cache(maxsize=256)
-def find(name: str) -> Device:
-    """The device of that name, "cpu", "cuda:0", "emulated:sm_90a"; raises ValueError saying what there is."""
-    family, _, which = name.partition(":") if isinstance(name, str) else ("", "", "")
+def _find(name: str) -> Device:
+    family, _, which = name.partition(":")
     if family not in _families():
-        present = ", ".join(repr(device.name) for device in devices())
-        raise ValueError(f"device is {name!r}; one of {present} is wanted")
+        raise _unknown(name)
     return _families()[family].find(which)
+
+
+def _unknown(device: object) -> ValueError:
+    present = ", ".join(repr(each.name) for each in devices())
+    return ValueError(f"device is {device!r}; one of {present} is wanted")

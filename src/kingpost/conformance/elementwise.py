@@ -34,7 +34,7 @@ def codes_survive(subject: Subject) -> None:
     values[~np.isfinite(values)] = subject.float8.maximum  # in each half, so that every scale is 1
     values = values.reshape(2, BLOCK)
     values[:, 0] = subject.float8.maximum
-    got = ops.cast(values, format=subject.float8, device=subject.name)
+    got = ops.cast(values, format=subject.float8, device=subject.device)
     expect_bits("scales", got.scales, np.ones((2, 1), np.float32))
     expect_bits("codes", got.data, formats.cast(values, subject.float8))
 
@@ -43,7 +43,7 @@ def codes_survive(subject: Subject) -> None:
 def codes_decoded(subject: Subject) -> None:
     codes = np.arange(256, dtype=np.uint8).view(subject.float8.dtype).reshape(2, BLOCK)
     given = ScaledTensor(codes, np.array([[1.0], [0.5]], np.float32), "1x128")
-    expect_bits("values", ops.dequantize(given, device=subject.name), scaling.dequantize(given))
+    expect_bits("values", ops.dequantize(given, device=subject.device), scaling.dequantize(given))
 
 
 @check(CHECKS, "formats", "ties, subnormals, signed zeros, the largest and the smallest numbers", required=True)
@@ -62,14 +62,14 @@ def special_values(subject: Subject) -> None:
     rows[7] = np.geomspace(1e-38, 3e38, BLOCK)
     for eps in (1e-10, 1e-4):
         want = scaling.quantize(rows, "1x128", format=subject.float8, eps=eps)
-        expect_same(f"eps = {eps:g}", ops.cast(rows, format=subject.float8, eps=eps, device=subject.name), want)
+        expect_same(f"eps = {eps:g}", ops.cast(rows, format=subject.float8, eps=eps, device=subject.device), want)
 
 
 @check(CHECKS, "cast", "from float32 and bfloat16, free scales and powers of two: the bits of numpy", required=True)
 def cast_bits(subject: Subject) -> None:
     for format, power_of_two in product((F32, BF16), (False, True)):
         x = drawn((ROWS, COLUMNS), format)
-        got = ops.cast(x, format=subject.float8, power_of_two=power_of_two, device=subject.name)
+        got = ops.cast(x, format=subject.float8, power_of_two=power_of_two, device=subject.device)
         want = scaling.quantize(x, "1x128", format=subject.float8, power_of_two=power_of_two)
         expect_same(f"{format.name}, power_of_two = {power_of_two}", got, want)
 
@@ -79,13 +79,13 @@ def cast_layouts(subject: Subject) -> None:
     x = drawn((ROWS, COLUMNS), BF16, seed=1)
     want = scaling.quantize(x, "1x128", format=subject.float8)
     for layout in LAYOUTS:
-        expect_same(layout, ops.cast(x, format=subject.float8, layout=layout, device=subject.name), want)
+        expect_same(layout, ops.cast(x, format=subject.float8, layout=layout, device=subject.device), want)
 
 
 @check(CHECKS, "cast", "rows of a wider array")
 def cast_strided(subject: Subject) -> None:
     x = drawn((ROWS, 2 * COLUMNS), F32, seed=2)[:, :COLUMNS]
-    got = ops.cast(x, format=subject.float8, device=subject.name)
+    got = ops.cast(x, format=subject.float8, device=subject.device)
     expect_same("rows", got, scaling.quantize(x, "1x128", format=subject.float8))
 
 
@@ -94,7 +94,7 @@ def silu_mul_cast(subject: Subject) -> None:
     for format in (F32, BF16):
         x = np.clip(drawn((ROWS, 2 * COLUMNS), F32, seed=3), -60, 60)
         x = formats.cast(x, format)
-        got = ops.silu_mul_quantize(x, format=subject.float8, device=subject.name)
+        got = ops.silu_mul_quantize(x, format=subject.float8, device=subject.device)
         gate, up = np.split(formats.decode(x, dtype=np.float64), 2, axis=1)
         want = gate / (1 + np.exp(-gate)) * up
         scales = got.scaling.expand(got.scales.astype(np.float64), got.shape)
@@ -118,7 +118,7 @@ def relayout(subject: Subject) -> None:
     for before, after in product(LAYOUTS, LAYOUTS):
         source = scaling.empty_scales(values.shape, before, like=values)
         source[...] = values
-        moved = ops.relayout(source, after, device=subject.name)
+        moved = ops.relayout(source, after, device=subject.device)
         expect_bits(f"{before} to {after}", moved, values)
         if moved.strides != scaling.empty_scales(values.shape, after, like=values).strides:
             raise Failure(f"{before} to {after}: strides are {moved.strides} bytes")
@@ -129,7 +129,7 @@ def dequantise(subject: Subject) -> None:
     given = scaling.quantize(drawn((ROWS, COLUMNS), F32, seed=5), "1x128", format=subject.float8)
     want = scaling.dequantize(given)
     for format in (F32, BF16):
-        got = ops.dequantize(given, out_dtype=format, device=subject.name)
+        got = ops.dequantize(given, out_dtype=format, device=subject.device)
         expect_bits(format.name, got, formats.cast(want, format))
 
 
@@ -138,4 +138,4 @@ def vector_add(subject: Subject) -> None:
     for format in (F32, BF16):
         x, y = (drawn((1000,), format, seed) for seed in (6, 7))
         want = formats.cast(formats.decode(x) + formats.decode(y), format)
-        expect_bits(format.name, ops.add(x, y, device=subject.name), want)
+        expect_bits(format.name, ops.add(x, y, device=subject.device), want)

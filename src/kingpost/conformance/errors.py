@@ -25,7 +25,7 @@ def products(subject: Subject) -> None:
     _, odd = operands(subject, 4, 12, 128)
     bad = ScaledTensor(a.data, np.full_like(a.scales, np.nan), a.scaling)
     for name, multiply in PRODUCTS.items():
-        on_device = partial(multiply, device=subject.name)
+        on_device = partial(multiply, device=subject.device)
         expect_error(f"{name} of unlike K", partial(on_device, long, b), ["a is", "b is", "K"])
         expect_error(f"{name} of 12 columns", partial(on_device, a, odd), ["N", "12"])
         expect_error(f"{name} of a numpy array", partial(on_device, a.data, b), ["a is"])
@@ -35,7 +35,7 @@ def products(subject: Subject) -> None:
 
 @check(CHECKS, "errors", "casts of what cannot be cast", required=True)
 def casts(subject: Subject) -> None:
-    where, x = subject.name, drawn((2, 128), F32)
+    where, x = subject.device, drawn((2, 128), F32)
     holed = x.copy()
     holed[1, 5] = np.nan
     expect_error("cast of integers", lambda: ops.cast(np.arange(4, dtype="u4")[None], device=where), ["x", "uint32"])
@@ -54,14 +54,14 @@ def other_float8(subject: Subject) -> None:
     x = drawn((4, 128), F32, seed=8)
     given = scaling.quantize(x, "1x128", format=other)
     a, b = operands(elsewhere, 16, 16, 128)
-    cast = _answer(partial(ops.cast, x, format=other, device=subject.name))
+    cast = _answer(partial(ops.cast, x, format=other, device=subject.device))
     if cast is not None:
         expect_same(f"cast to {other.name}", cast, given)
-    values = _answer(partial(ops.dequantize, given, device=subject.name))
+    values = _answer(partial(ops.dequantize, given, device=subject.device))
     if values is not None:
         expect_bits(other.name, values, scaling.dequantize(given))
     for name, multiply in PRODUCTS.items():
-        got = _answer(partial(multiply, a, b, out_dtype="float32", device=subject.name))
+        got = _answer(partial(multiply, a, b, out_dtype="float32", device=subject.device))
         if got is not None:
             expect_within(f"{name} of {other.name}", got, reference.truth(a, b), reference.bound(a, b, F32))
 

@@ -29,9 +29,9 @@ def operands(subject: Subject, m: int, n: int, k: int, seed: int = 0) -> tuple[S
 def some_product(subject: Subject) -> None:
     a, b = operands(subject, 16, 16, 128)
     try:
-        ops.mm(a, b, device=subject.name)
+        ops.mm(a, b, device=subject.device)
     except plan.Unsupported:
-        ops.tile_product(a, b, device=subject.name)
+        ops.tile_product(a, b, device=subject.device)
 
 
 def _check_product(op: str, multiply: Callable[..., Any], shapes: tuple[tuple[int, int, int], ...]) -> None:
@@ -42,7 +42,7 @@ def _check_product(op: str, multiply: Callable[..., Any], shapes: tuple[tuple[in
         for m, n, k in shapes:
             a, b = operands(subject, m, n, k)
             for out in (BF16, F32):
-                got = multiply(a, b, out_dtype=out.name, device=subject.name)
+                got = multiply(a, b, out_dtype=out.name, device=subject.device)
                 what = f"[{m}, {k}] @ [{k}, {n}] into {out.name}"
                 expect_within(what, got, reference.truth(a, b), reference.bound(a, b, out))
 
@@ -50,39 +50,39 @@ def _check_product(op: str, multiply: Callable[..., Any], shapes: tuple[tuple[in
     def rows_alone(subject: Subject) -> None:
         m, n, k = shapes[-1]
         a, b = operands(subject, m, n, k, seed=2)
-        whole = multiply(a, b, out_dtype="float32", device=subject.name)
+        whole = multiply(a, b, out_dtype="float32", device=subject.device)
         for rows in (slice(0, 1), slice(m // 2, m)):
             part = ScaledTensor(a.data[rows].copy(), a.scales[rows].copy(), a.scaling)
-            got = multiply(part, b, out_dtype="float32", device=subject.name)
+            got = multiply(part, b, out_dtype="float32", device=subject.device)
             expect_bits(f"rows {rows.start} to {rows.stop} alone", got, whole[rows])
 
     @check(CHECKS, op, "the same bits from scales in every named layout")
     def scale_layouts(subject: Subject) -> None:
         a, b = operands(subject, *shapes[-1], seed=4)
-        want = multiply(a, b, out_dtype="float32", device=subject.name)
+        want = multiply(a, b, out_dtype="float32", device=subject.device)
         for layout in scaling.LAYOUTS:
             scales = scaling.empty_scales(a.scales.shape, layout, like=a.scales)
             scales[...] = a.scales
-            got = multiply(ScaledTensor(a.data, scales, a.scaling), b, out_dtype="float32", device=subject.name)
+            got = multiply(ScaledTensor(a.data, scales, a.scaling), b, out_dtype="float32", device=subject.device)
             expect_bits(layout, got, want)
 
     @check(CHECKS, op, "a NaN stays in its row")
     def nan_stays(subject: Subject) -> None:
         m, n, k = shapes[-1]
         a, b = operands(subject, m, n, k, seed=6)
-        want = multiply(a, b, out_dtype="float32", device=subject.name)
+        want = multiply(a, b, out_dtype="float32", device=subject.device)
         a.data.view(np.uint8)[1, 3] = formats.cast(np.float32(np.nan), subject.float8).view(np.uint8)
         want[1] = np.nan
-        expect_bits("a with a NaN in row 1", multiply(a, b, out_dtype="float32", device=subject.name), want)
+        expect_bits("a with a NaN in row 1", multiply(a, b, out_dtype="float32", device=subject.device), want)
 
     @check(CHECKS, op, "nothing times nothing")
     def empty(subject: Subject) -> None:
         a, b = operands(subject, *shapes[0])
-        multiply(a, b, device=subject.name)  # or it is not offered
+        multiply(a, b, device=subject.device)  # or it is not offered
         for m, k in ((0, 128), (4, 0)):
             left = ScaledTensor(a.data[:1, :1].repeat(m, 0).repeat(k, 1), np.ones((m, -(-k // 128)), "f4"), "1x128")
             right = scaling.quantize(np.ones((8, k), np.float32), "128x128", format=subject.float8).T
-            got = multiply(left, right, out_dtype="float32", device=subject.name)
+            got = multiply(left, right, out_dtype="float32", device=subject.device)
             if got.shape != (m, 8) or got.any():
                 raise Failure(f"[{m}, {k}] @ [{k}, 8]: {got.shape} instead of zeros of shape {(m, 8)}")
 

@@ -11,7 +11,7 @@ import numpy as np
 from kingpost import arrays, formats, plan, registry, scaling
 from kingpost.arrays import View, view
 from kingpost.formats import BF16, E4M3, E4M3FNUZ, F32, Format
-from kingpost.registry import Elementwise, Operands
+from kingpost.registry import Device, Elementwise, Operands
 from kingpost.scaling import SCALINGS, ScaledTensor
 
 FLOATS = (F32, BF16)
@@ -19,7 +19,7 @@ CODES = (E4M3, E4M3FNUZ)
 BY_ROW = SCALINGS["1x128"]
 
 
-def add(x: Any, y: Any, *, device: str | None = None, stream: Any = None) -> Any:
+def add(x: Any, y: Any, *, device: str | Device | None = None, stream: Any = None) -> Any:
     """x + y, element by element, rounded once. x, y: float32 or bfloat16 [N], both alike, contiguous."""
     first, second = view(x, "x"), view(y, "y")
     _check_float("x", first)
@@ -41,7 +41,7 @@ def cast(
     eps: float = 1e-10,
     power_of_two: bool = False,
     layout: str = "row-major",
-    device: str | None = None,
+    device: str | Device | None = None,
     stream: Any = None,
 ) -> ScaledTensor:
     """`kingpost.quantize(x, "1x128")` on a device, to the bit. x: float32 or bfloat16 [M, K], rows contiguous.
@@ -62,7 +62,7 @@ def silu_mul_quantize(
     eps: float = 1e-10,
     power_of_two: bool = False,
     layout: str = "row-major",
-    device: str | None = None,
+    device: str | Device | None = None,
     stream: Any = None,
 ) -> ScaledTensor:
     """silu(gate) * up in float32, quantised "1x128", in one pass. x: float32 or bfloat16 [M, 2K], gate | up, rows
@@ -77,7 +77,7 @@ def silu_mul_quantize(
     return _cast("silu_mul_cast", x, source, shape, format, eps, power_of_two, layout, device, stream)
 
 
-def relayout(scales: Any, layout: str, *, device: str | None = None, stream: Any = None) -> Any:
+def relayout(scales: Any, layout: str, *, device: str | Device | None = None, stream: Any = None) -> Any:
     """The same scales, float32 [M, B], in another named layout: "row-major", "column-major" or "deepgemm"."""
     source = view(scales, "scales")
     _check_shape("scales", source, "[M, B]", 2)
@@ -88,7 +88,7 @@ def relayout(scales: Any, layout: str, *, device: str | None = None, stream: Any
     return moved
 
 
-def dequantize(t: ScaledTensor, *, out_dtype: Any = F32, device: str | None = None, stream: Any = None) -> Any:
+def dequantize(t: ScaledTensor, *, out_dtype: Any = F32, device: str | Device | None = None, stream: Any = None) -> Any:
     """`kingpost.dequantize(t)` on a device: code times scale in float32, rounded to `out_dtype`, float32 or bfloat16.
 
     t: [M, K] scaled "1x128", rows contiguous, e4m3, or e4m3fnuz where that is the device's.
@@ -118,7 +118,7 @@ def _cast(
     eps: float,
     power_of_two: bool,
     layout: str,
-    device: str | None,
+    device: str | Device | None,
     stream: Any,
 ) -> ScaledTensor:
     _check_float("x", source)
@@ -141,7 +141,7 @@ def _run(
     given: dict[str, View],
     results: dict[str, View],
     options: dict[str, float],
-    device: str | None,
+    device: str | Device | None,
     stream: Any,
 ) -> None:
     """Find the device, check that what is given lies in one place, and solve the problem there."""

@@ -22,7 +22,7 @@ def mm(
     b: ScaledTensor,
     out: Any = None,
     out_dtype: Any = None,
-    device: str | None = None,
+    device: str | Device | None = None,
     stream: Any = None,
 ) -> Any:
     """The product a @ b of scaled tensors: a [M, K], b [K, N]; [M, N], in the library and on the device of `a`.
@@ -46,7 +46,7 @@ def tile_product(
     b: ScaledTensor,
     out: Any = None,
     out_dtype: Any = None,
-    device: str | None = None,
+    device: str | Device | None = None,
     stream: Any = None,
 ) -> Any:
     """`mm` for what one block of a device takes at once, by the portable kernel: to try a device, not for speed."""
@@ -54,7 +54,7 @@ def tile_product(
 
 
 def _product(
-    op: str, a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any, device: str | None, stream: Any
+    op: str, a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any, device: str | Device | None, stream: Any
 ) -> Any:
     _check_operands(a, b)
     views = [

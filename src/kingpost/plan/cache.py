@@ -43,12 +43,12 @@ class Planned:
         return self.device.prepare(self.plan.candidate(operands.rows).bind(operands))
 
 
-_planned: dict[tuple[AnyProblem, str], Planned] = {}
+_planned: dict[tuple[AnyProblem, Device], Planned] = {}
 
 
 def planned(problem: AnyProblem, device: Device) -> Planned:
     """The plan of a problem on a device, made when it is first asked for."""
-    key = (problem, device.name)
+    key = (problem, device)
     found = _planned.get(key)
     if found is None:
         found = _planned.setdefault(key, Planned(problem, device))
