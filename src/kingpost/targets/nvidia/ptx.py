@@ -270,10 +270,31 @@ def _unpack_float8(instruction: Instruction, names: Names) -> str:
     )
 
 
+def _divided(kind: str, type: str) -> Callable[[Instruction, Names], str]:
+    """The text of an integer "div" or "rem": by a power of two a shift or a mask, which ptxas does not make of it."""
+
+    def text(instruction: Instruction, names: Names) -> str:
+        (a, b), (d,) = instruction.reads, instruction.writes
+        lines = []
+        for element in range(instruction.elements):
+            operands = f"{names(d, element)}, {names(a, element)}"
+            if not isinstance(b, int) or b & (b - 1) or not b:
+                lines.append(f"{kind}.{type} {operands}, {names(b, element)};")
+            elif kind == "div":
+                lines.append(f"shr.{type} {operands}, {b.bit_length() - 1};")
+            else:
+                lines.append(f"and.b{type[1:]} {operands}, {b - 1};")
+        return " ".join(lines)
+
+    return text
+
+
 def _lowered(name: str) -> str | Callable[[Instruction, Names], str]:
     kind, _, type = name.partition(".")
     if kind.endswith(("_x2", "_x4")):
         return _vector(kind, type)
+    if kind in ("div", "rem") and type in ("u32", "u64"):
+        return _divided(kind, type)
     if kind == "unpack_float8":
         return _unpack_float8
     if kind in _ELSEWHERE:

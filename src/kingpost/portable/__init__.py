@@ -1,0 +1,1 @@
+"""Kernels written once for every target with lanes: each file has `launch(target, ...views) -> Launch`."""

@@ -1,0 +1,67 @@
+"""Eight neighbouring elements of a matrix row in one lane: read as float32, written as codes or float32."""
+
+from __future__ import annotations
+
+from kingpost.formats import BF16, Format
+from kingpost.program import Builder, Operand, Register, Registers, f32, u32
+
+WIDTH = 8  # elements
+
+
+def row_address(k: Builder, base: Register, row: Register, stride: Operand) -> Register:
+    """base (u64) + row * stride, in bytes; both u32."""
+    address: Register = k.emit_portable("mad_wide", row, stride, base)
+    return address
+
+
+def read(
+    k: Builder, format: Format, row: Register, places: list[Register], columns: Register, whole: bool
+) -> list[Registers]:
+    """float32 [8] for each place: the elements of a row, bfloat16 or float32, from that column on.
+
+    row: address (u64) of its element 0. whole: `columns` is a multiple of 8 and rows start at multiples of 16 bytes;
+    then what lies past the end reads as the row's last 8 elements (so that no load is masked), else as zeros.
+    """
+    if not whole:
+        return [_read_singly(k, format, row, column, columns) for column in places]
+    last = columns - WIDTH
+    addresses = [k.address(row, k.minimum(column, last), format.itemsize) for column in places]
+    if format is BF16:
+        return [_widened(k, pairs) for pairs in [k.load_vector(u32, address, 4) for address in addresses]]
+    return [_both(k, *(k.load_vector(f32, address, 4, offset=offset) for offset in (0, 16))) for address in addresses]
+
+
+def _widened(k: Builder, pairs: Registers) -> Registers:
+    """Pairs of bfloat16, the first in the low half, as float32."""
+    values = k.array(f32, WIDTH)
+    k.emit_portable("from_bits", pairs << 16, into=values[0::2])
+    k.emit_portable("from_bits", pairs & 0xFFFF0000, into=values[1::2])
+    return values
+
+
+def _both(k: Builder, first: Registers, second: Registers) -> Registers:
+    values = k.array(f32, WIDTH)
+    k.set(values[: WIDTH // 2], first)
+    k.set(values[WIDTH // 2 :], second)
+    return values
+
+
+def _read_singly(k: Builder, format: Format, row: Register, column: Register, columns: Register) -> Registers:
+    values = k.array(f32, WIDTH)
+    for i, value in enumerate(values):
+        address = k.address(row, k.minimum(column + i, columns - 1), format.itemsize)
+        element = k.from_bits(k.load_narrow(16, address) << 16) if format is BF16 else k.load(f32, address)
+        k.select(column + i < columns, element, 0.0, into=value)
+    return values
+
+
+def write_codes(k: Builder, row: Register, column: Register, columns: Register, codes: Registers, whole: bool) -> None:
+    """8 codes, u32 [2], to a row from `column` on, none past its end. whole: as for `read`, with multiples of 8."""
+    address = k.address(row, column)
+    if whole:
+        with k.mask(column < columns):
+            k.store_vector(address, codes)
+        return
+    for i in range(WIDTH):
+        with k.mask(column + i < columns):
+            k.store_narrow(8, address, codes[i // 4] >> 8 * (i % 4), offset=i)
