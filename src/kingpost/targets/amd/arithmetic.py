@@ -56,8 +56,9 @@ def matrix_product(target: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> 
 
 def _fused(a: np.ndarray, b: np.ndarray, c: np.ndarray, split: bool) -> np.ndarray:
     """One fused step: all of K at once."""
-    a, b, formats = a.astype(np.float64), b.astype(np.float64), (a.dtype, b.dtype)
+    formats = a.dtype, b.dtype
     with np.errstate(over="ignore", invalid="ignore"):
+        a, b = a.astype(np.float64), b.astype(np.float64)
         exact = a[:, None, :] * b[None, :, :]
         exact[np.abs(exact) >= 2.0**128] *= np.inf  # only bfloat16 reaches it
         ieee = (exact.sum(axis=2) + c).astype(np.float32)
