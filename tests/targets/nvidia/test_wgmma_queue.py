@@ -307,7 +307,14 @@ def test_operands_without_a_swizzle() -> None:
     """8-row groups of 16-byte rows, `stride` apart; the halves of K `leading` apart."""
     descriptor = 4096 >> 4 | (512 >> 4) << 16 | (128 >> 4) << 32
     at = operand_addresses(descriptor, 24)
-    assert (at[0, 0], at[0, 15], at[0, 16], at[1, 0], at[8, 0], at[23, 31]) == (4096, 4111, 4608, 4112, 4224, 4096 + 895)
+    assert (at[0, 0], at[0, 15], at[0, 16], at[1, 0], at[8, 0], at[23, 31]) == (
+        4096,
+        4111,
+        4608,
+        4112,
+        4224,
+        4096 + 895,
+    )
 
 
 def test_descriptor_fields() -> None:
