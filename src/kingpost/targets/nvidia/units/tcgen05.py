@@ -120,11 +120,11 @@ class Tcgen05:
         return bytes.view(f"<u{format.itemsize}")
 
     def _scales(self, action: Action, place: Place, byte: int) -> np.ndarray:
-        """Row r's scale is byte `byte` of lane r mod 32, column r / 32; uint8 [32 x columns], another for each row."""
+        """Row r's scale is byte `byte` of lane r mod 32, column r / 32; uint8 [32 x columns, 1]."""
         cells = self.memory.read(action, place).reshape(QUADRANTS, 32, -1)
         if not (cells == cells[0]).all():
             action.fail("tcgen05", f"the scales in {place} differ between the four quadrants of 32 lanes")
-        return (cells[0].T.ravel() >> np.uint32(8 * byte)).astype(np.uint8)
+        return (cells[0].T.reshape(-1, 1) >> np.uint32(8 * byte)).astype(np.uint8)
 
 
 def accumulator_lanes(m: int) -> np.ndarray:
