@@ -56,7 +56,7 @@ class Result:
 
 
 def run(device: str | registry.Device) -> list[Result]:
-    """Every check on a device, given or named, on arrays of the host. Raises ValueError if there is none of that name."""
+    """Every check on a device, itself or its name, on arrays of the host. Raises ValueError if none has that name."""
     from kingpost.conformance import elementwise, errors, products
 
     chosen = registry.find(device)

@@ -135,7 +135,5 @@ def dequantise(subject: Subject) -> None:
 
 @check(CHECKS, "vector_add", "the bits of numpy")
 def vector_add(subject: Subject) -> None:
-    for format in (F32, BF16):
-        x, y = (drawn((1000,), format, seed) for seed in (6, 7))
-        want = formats.cast(formats.decode(x) + formats.decode(y), format)
-        expect_bits(format.name, ops.add(x, y, device=subject.device), want)
+    x, y = (drawn((1001,), F32, seed) for seed in (6, 7))
+    expect_bits("sums", ops.add(x, y, device=subject.device), x + y)

@@ -20,16 +20,16 @@ BY_ROW = SCALINGS["1x128"]
 
 
 def add(x: Any, y: Any, *, device: str | Device | None = None, stream: Any = None) -> Any:
-    """x + y, element by element, rounded once. x, y: float32 or bfloat16 [N], both alike, contiguous."""
+    """x + y, element by element, rounded once. x, y: float32 [N], contiguous."""
     first, second = view(x, "x"), view(y, "y")
-    _check_float("x", first)
-    _check_shape("x", first, "[N]", 1)
-    _check_rows("x", first)
-    if (second.format, second.shape) != (first.format, first.shape):
-        wanted = f"{first.format.name} {list(first.shape)}, as x is"
-        raise ValueError(f"y is {second.format.name} {list(second.shape)}; {wanted}, is wanted")
-    _check_rows("y", second)
-    d = arrays.empty(first.shape, first.format, like=x)
+    for name, each in (("x", first), ("y", second)):
+        _check_shape(name, each, "[N]", 1)
+        if each.format is not F32:
+            raise TypeError(f"{name} is {each.format.name}; float32 is wanted")
+        _check_rows(name, each)
+    if second.shape != first.shape:
+        raise ValueError(f"y has shape {list(second.shape)}; {list(first.shape)}, that of x, is wanted")
+    d = arrays.empty(first.shape, F32, like=x)
     _run("vector_add", {"x": first, "y": second}, {"d": view(d)}, {}, device, stream)
     return d
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kingpost.formats import E4M3, E4M3FNUZ
 from kingpost.registry import AnyProblem, Candidate, Device, Elementwise, HostMemory, Operands, Problem
+from kingpost.targets.cpu import elementwise
 from kingpost.targets.cpu.products import product
 
 OPS = {"mm", "tile_product"}
@@ -52,8 +52,6 @@ class NumpyPass:
 
     def __call__(self, stream: int) -> None:
         assert self.operands is not None
-        elementwise = importlib.import_module("kingpost.targets.cpu.elementwise")
-
         arrays = [view.numpy() for view in self.operands.views.values()]
         getattr(elementwise, self.problem.op)(*arrays, **dict(self.problem.options))
 
