@@ -45,6 +45,12 @@ def mbarrier_init(warp: Any, address: Any, *, count: int) -> None:
     warp.block.unit(Mbarriers).initialise(warp, _address(warp, address), count)
 
 
+@operation("mbarrier.inval.shared::cta.b64 [{address}];")
+def mbarrier_invalidate(warp: Any, address: Any) -> None:
+    """Be done with an mbarrier, so that its memory may be used anew."""
+    warp.block.unit(Mbarriers).invalidate(warp, _address(warp, address))
+
+
 @operation("mbarrier.arrive.shared::cta.b64 _, [{address}];")
 def mbarrier_arrive(warp: Any, address: Any) -> None:
     """One arrival a lane."""

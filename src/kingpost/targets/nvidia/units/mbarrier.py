@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kingpost.emulate import Action, Block, Wait, Warp
-from kingpost.emulate.memory import OBJECT
+from kingpost.emulate.memory import OBJECT, UNWRITTEN
 
 
 @dataclass
@@ -34,6 +34,13 @@ class Mbarriers:
             warp.fail("mbarrier", f"initialises {self.name(address)} again while it is in use")
         self.states[address] = State(count, count)
         self.block.shared.mark(np.arange(address, address + 8), OBJECT, warp)
+
+    def invalidate(self, warp: Warp, address: int) -> None:
+        """Make the barrier ordinary memory again."""
+        self.state(warp, address)
+        del self.states[address]
+        start = address - self.block.shared.base
+        self.block.shared.bytes.state[start : start + 8] = UNWRITTEN
 
     def name(self, address: int) -> str:
         return f"mbarrier {self.block.shared.describe(address)}"
