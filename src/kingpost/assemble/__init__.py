@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kingpost.assemble import cache, ptxas
+from kingpost.assemble import amdgcn, cache, ptxas
 from kingpost.assemble.binary import AssemblyError, Binary, Problem
-from kingpost.assemble.tools import AssemblerNotFound, Tool, find_nvdisasm, find_ptxas
+from kingpost.assemble.tools import AssemblerNotFound, Tool, find_clang, find_nvdisasm, find_ptxas
 
 __all__ = [
     "AssemblerNotFound",
@@ -14,21 +14,23 @@ __all__ = [
     "Tool",
     "build",
     "cache",
+    "find_clang",
     "find_nvdisasm",
     "find_ptxas",
 ]
 
 
 def build(text: str, target: str) -> Binary:
-    """The binary of PTX `text` for `target` ("sm_90a"), from the cache or by ptxas.
+    """The binary of `text` for `target` ("sm_90a" from PTX, "gfx942" from AMDGCN), from the cache or by its assembler.
 
-    A machine without ptxas takes the cached binary of any ptxas. Raises AssemblerNotFound where there is none of
-    either, and AssemblyError (see ptxas.assemble) for a text that is refused.
+    A machine without the assembler takes the cached binary of any. Raises AssemblerNotFound where there is none of
+    either, and AssemblyError (see ptxas.assemble, amdgcn.assemble) for a text that is refused.
     """
+    find, assembler = (find_clang, amdgcn) if target.startswith("gfx") else (find_ptxas, ptxas)
     try:
-        tool = find_ptxas()
+        tool = find()
     except AssemblerNotFound:
         if found := cache.load(text, target):
             return found
         raise
-    return cache.get_or_build(text, target, str(tool), lambda: ptxas.assemble(text, target, tool))
+    return cache.get_or_build(text, target, str(tool), lambda: assembler.assemble(text, target, tool))

@@ -73,6 +73,23 @@ def find_nvdisasm() -> Tool:
     return _find("nvdisasm", places, "pip install nvidia-cuda-nvdisasm")
 
 
+def find_clang() -> Tool:
+    """A clang that assembles AMDGCN, with ld.lld beside it or in it: KINGPOST_CLANG, else the ziglang wheel's zig,
+    which holds both, ROCM_PATH's, /opt/rocm's, PATH's.
+
+    Raises as find_ptxas does.
+    """
+    program = "zig.exe" if os.name == "nt" else "zig"
+    if not os.environ.get("KINGPOST_CLANG"):
+        for folder in _package_folders("ziglang"):
+            if _is_executable(folder / program):
+                return Tool((folder / program).absolute(), "ziglang")
+    homes = [Path(home) / "llvm/bin" for home in (os.environ.get("ROCM_PATH"), "/opt/rocm") if home]
+    places = {"ziglang": _package_folders("ziglang"), "ROCm": homes, "PATH": _toolkit_folders()["PATH"]}
+    beside = {origin: [f for f in folders if _is_executable(f / "ld.lld")] for origin, folders in places.items()}
+    return _find("clang", beside, "pip install ziglang")
+
+
 def _find(name: str, places: dict[str, list[Path]], cure: str) -> Tool:
     variable = f"KINGPOST_{name.upper()}"
     if chosen := os.environ.get(variable):
@@ -116,7 +133,7 @@ def _toolkit_folders() -> dict[str, list[Path]]:
 
 @functools.cache
 def _version(path: Path) -> str:
-    output = Tool(path, "").run("--version").stdout
+    output = Tool(path, "").run("version" if path.stem == "zig" else "--version").stdout
     found = re.search(r"\bV(\d+(?:\.\d+)+)", output) or re.search(r"(\d+(?:\.\d+)+)", output)
     if not found:
         raise AssemblerNotFound(f"{path} --version names no version: {output.strip()[:200]!r}")

@@ -196,15 +196,13 @@ class _Writer:
                 lines += text.format(**values, **instruction.fields).splitlines()
             return lines
 
-        def whole(values: tuple[Operand, ...]) -> tuple[Reg, ...]:
-            """All registers of the storages: a text may use any of them."""
-            storages = [value.storage for value in values if isinstance(value, Registers)]
-            return tuple(Reg(names.virtual(s), 0, s.size * word_count(s)) for s in storages)
+        def touched(values: tuple[Operand, ...]) -> tuple[Value, ...]:
+            registers = [value for value in values if isinstance(value, Registers)]
+            return tuple(names.value(value, element) for value in registers for element in range(len(value)))
 
-        self.code.lines.append(
-            Line(operation.name, whole(instruction.writes), whole(instruction.reads), instruction.source,
-                 self.code.regions, rendered=rendered)
-        )  # fmt: skip
+        line = Line(operation.name, touched(instruction.writes), touched(instruction.reads), instruction.source)
+        line.regions, line.rendered = self.code.regions, rendered
+        self.code.lines.append(line)
 
     def place(self, instruction: Instruction) -> None:
         """Arguments, and what a thread knows of itself."""

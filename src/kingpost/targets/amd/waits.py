@@ -7,7 +7,7 @@ weakest wait that is. Wait states are ages as well, in instructions since the re
 
 Sources: LLVM AMDGPU usage, "Memory model gfx942"; CDNA3 ISA, "Manually inserted wait states"; LLVM's hazard
 recogniser, gfx940. Hand-written instructions bring their own waits: what lowered code has in flight is waited for
-before the first of them, and nothing is known of theirs.
+before the first of them, and of their own loads, stores and products nothing is known.
 """
 
 from __future__ import annotations
@@ -115,11 +115,7 @@ class State:
 
     def write(self, line: Line) -> None:
         name = line.operation
-        if line.manual:
-            # of unknown kind, so of the worst
-            self.written |= {(kind, w): 0 for kind in ("vector unit", "transcendental") for w in words(line.writes)}
-        elif name.startswith("v_"):
-            self.written[_LOWERED] = 0
+        if name.startswith("v_") and not name.startswith("v_mfma"):
             for word in words(line.writes):
                 kinds = ["vector unit"]
                 if name.startswith(_TRANSCENDENTAL):
@@ -135,20 +131,16 @@ class State:
                 self.written["store", word] = 0
 
 
-_LOWERED = ("lowered", ("code", 0))  # any lowered vector instruction
 _SAME = dict.fromkeys(("vector", "store"), ("vector", "store")) | dict.fromkeys(("lds", "scalar"), ("lds", "scalar"))
 
 
 def _hazards(line: Line) -> Iterator[tuple[int, tuple[str, Word]]]:
     """(wait states wanted, event) for each event that a line must keep a distance from."""
     name = line.operation
-    if line.manual:
-        yield FORGET, _LOWERED
-        return
     is_vector = name.startswith("v_")
     for word in {*words(line.reads), *((hidden, 0) for hidden in line.hidden)}:
         scalar = word[0] in ("s", "vcc")
-        if name.startswith("global_") and scalar:
+        if name.startswith(("global_", "buffer_")) and scalar:
             yield 5, ("vector unit", word)
         elif name == "v_div_fmas_f32" and word[0] == "vcc":
             yield 4, ("vector unit", word)
@@ -156,6 +148,8 @@ def _hazards(line: Line) -> Iterator[tuple[int, tuple[str, Word]]]:
             yield 2, ("vector unit", word)
         elif name.startswith(("v_readfirstlane", "v_readlane")):
             yield 1, ("vector unit", word)
+        elif name.startswith("v_mfma"):
+            yield 2, ("vector unit", word)
         if is_vector and not name.startswith(_TRANSCENDENTAL):
             yield 1, ("transcendental", word)
         if is_vector:
@@ -198,11 +192,16 @@ def _pass(lines: list[Line], arriving: dict[str, State]) -> tuple[list[Line], bo
             changed |= arriving.setdefault(line.target, State()).merge(state)
         if line.operation == "s_branch":
             state = State()  # nothing falls through; what arrives at the next label is known there
-        state.pass_states(1)
+        state.pass_states(_states(line))
         state.write(line)
         if kind := counter(line):
             state.issue(kind, list(words(line.writes)))
     return result, changed
+
+
+def _states(line: Line) -> int:
+    """The wait states that a line is worth."""
+    return sum(int(text.split()[1]) + 1 if text.startswith("s_nop ") else 1 for text in line.text()) or 1
 
 
 def _wait(line: Line, vector: int | None, lds: int | None) -> Line:
