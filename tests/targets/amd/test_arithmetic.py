@@ -15,7 +15,7 @@ DTYPES = (FNUZ, ml_dtypes.float8_e5m2fnuz, np.float16, ml_dtypes.bfloat16)
 
 
 def operands(dtype: type, kind: str, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A [16, k], B [16, k] and C [16, 16]: "bytes" anything at all, NaN too; "small" subnormals; "large" the extremes."""
+    """A [16, k], B [16, k] and C [16, 16]: "bytes" anything, NaN too, "small" subnormals, "large" extremes."""
     random = np.random.default_rng(seed)
     size, code = np.dtype(dtype).itemsize, np.dtype(f"u{np.dtype(dtype).itemsize}")
     a, b = (random.integers(0, 256**size, (16, k), dtype=np.uint64).astype(code) for _ in range(2))
