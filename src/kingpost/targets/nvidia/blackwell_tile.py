@@ -29,15 +29,16 @@ STEP = 32  # of K, in one mma
 
 
 def tile_product(k: Builder, a: SharedArray, b: SharedArray) -> Fragment:
-    """See `Target.tile_product`: a [64 or 128, 128], b [columns, 128], columns a power of two from 16 to 128.
+    """See `Target.tile_product`: a [64 or 128, 128], b [columns, 128], columns a multiple of 16 up to 256.
 
     Of 128 rows, thread t of the block gets row t; of 64, warp w gets rows 16 w to 16 w + 15, each row's second half of
     columns in lanes 16 to 31.
     """
     rows, columns = a.shape[0], b.shape[0]
-    if rows not in (64, 128) or columns not in LOADS[4:]:
-        raise ValueError(f"a tile product of {rows} rows and {columns} columns; 64 or 128 and {LOADS[4:]} are wanted")
-    allocated = max(32, columns)
+    if rows not in (64, 128) or columns % 16 or not 16 <= columns <= 256:
+        wanted = "64 or 128 rows and a multiple of 16 columns up to 256"
+        raise ValueError(f"a tile product of {rows} rows and {columns} columns; {wanted} are wanted")
+    allocated = max(32, 1 << (columns - 1).bit_length())
     unique = k.next_storage()  # a kernel may have several products
     done = k.shared_barriers(f"tile_product_{unique}_done", 1).at(0)
     slot = k.shared(f"tile_product_{unique}_accumulator", (1,), U32).at(0)
@@ -64,7 +65,11 @@ def tile_product(k: Builder, a: SharedArray, b: SharedArray) -> Fragment:
     own_lanes = accumulator + (k.warp << 21)  # the lane is in bits 31:16, 32 to a warp
     split = None if rows == 128 else columns // 2
     values = k.array(f32, split or columns)
-    tensor_load(k, own_lanes, count=len(values), split=split, into=values)
+    first = 0
+    for count in sorted(LOADS, reverse=True):
+        while len(values) - first >= count:
+            tensor_load(k, own_lanes, count=count, column=first, split=split, into=values[first : first + count])
+            first += count
     tensor_wait_load(k)
     tensor_fence_before(k)
     k.barrier()
