@@ -164,7 +164,7 @@ def _check_shape(name: str, array: View, wanted: str, dimensions: int) -> None:
 
 
 def _check_rows(name: str, array: View) -> None:
-    if not array.adjacent(-1):
+    if 0 not in array.shape and not array.adjacent(-1):
         raise ValueError(f"{name} has strides {array.strides} bytes; contiguous rows are wanted")
 
 

@@ -10,6 +10,7 @@ from kingpost.registry import Device
 
 DEVICES = {
     "sm_90a": "kingpost.targets.nvidia.device:EMULATED_HOPPER",
+    "sm_100a": "kingpost.targets.nvidia.blackwell_device:EMULATED_BLACKWELL",
 }
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from kingpost.formats import FLOAT8, Format
 from kingpost.program import Launch, Target
-from kingpost.registry import AnyProblem, Elementwise, Operands, Problem
+from kingpost.registry import AnyProblem, Operands, Problem
+
+PRODUCTS = {"mm", "tile_product"}  # one kernel: it takes any sizes, tile by tile
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,11 @@ class PortableCandidate:
         return float("inf")  # any kernel made for the chip is preferred
 
     def bind(self, operands: Operands) -> Launch:
-        kernel = importlib.import_module(f"kingpost.portable.{self.problem.op}")
-        options = dict(self.problem.options) if isinstance(self.problem, Elementwise) else {}
+        if isinstance(self.problem, Problem):
+            file, options = "tile_product", {}
+        else:
+            file, options = self.problem.op, dict(self.problem.options)
+        kernel = importlib.import_module(f"kingpost.portable.{file}")
         launch: Launch = kernel.launch(self.target, *operands.views.values(), **options)
         return launch
 
@@ -34,8 +39,8 @@ class PortableCandidate:
 def candidates(problem: AnyProblem, target: Target) -> list[PortableCandidate]:
     """The portable kernel for a problem; none if there is none, or the target's e4m3 is not the one asked for."""
     if isinstance(problem, Problem):
-        offered = target.tile_product is not None and (problem.op, problem.a_scaling, problem.b_scaling) == (
-            "tile_product", "1x128", "128x128")  # fmt: skip
+        offered = target.tile_product is not None and problem.op in PRODUCTS and problem.order == "ascending"
+        offered &= (problem.a_scaling, problem.b_scaling) == ("1x128", "128x128")
     else:
         offered = True
     offered &= all(format is target.float8 for format in _formats(problem) if format in FLOAT8)

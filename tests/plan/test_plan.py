@@ -1,0 +1,107 @@
+"""From a problem to a call: the candidate whose model says the least time, made once, and calls that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kingpost import plan
+from kingpost.arrays import view
+from kingpost.formats import F32
+from kingpost.plan.cache import CALLS_KEPT, Planned
+from kingpost.registry import Candidate, Elementwise, HostMemory, Operands
+
+PROBLEM = Elementwise("vector_add", (("x", F32), ("y", F32), ("d", F32)))
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A candidate that takes `fixed` microseconds and `each` for a row."""
+
+    name: str
+    fixed: float
+    each: float
+
+    def microseconds(self, m: int) -> float:
+        return self.fixed + self.each * m
+
+    def bind(self, operands: Operands) -> str:
+        return self.name
+
+
+@dataclass(eq=False)
+class Recorder(HostMemory):
+    """A device that remembers what it was asked."""
+
+    offered: Sequence[Candidate]
+    keeps_calls: bool = True
+    name: str = "recorder"
+    description: str = ""
+    prepared: list[str] = field(default_factory=list)
+
+    def candidates(self, problem: Any) -> Sequence[Candidate]:
+        return self.offered
+
+    def prepare(self, launch: str) -> Callable[[int], None]:
+        self.prepared.append(launch)
+        return lambda stream: None
+
+
+def operands(*arrays: np.ndarray) -> Operands:
+    return Operands(dict(zip("xyd", map(view, arrays))), ("d",))
+
+
+def test_the_least_time_wins_for_every_number_of_rows() -> None:
+    offered = [Timed("small", 1, 1), Timed("large", 100, 0.1), Timed("never", 200, 2)]
+    chosen = plan.Plan(PROBLEM, Recorder(offered))
+    assert [candidate.name for candidate in chosen.chosen] == ["small", "large"]
+    assert chosen.candidate(1).name == chosen.candidate(64).name == "small"
+    assert chosen.candidate(256).name == chosen.candidate(10**6).name == "large"
+
+
+def test_nothing_offered_is_unsupported() -> None:
+    with pytest.raises(plan.Unsupported, match="recorder has no kernel for vector_add of x float32, y float32"):
+        plan.Plan(PROBLEM, Recorder([]))
+
+
+def test_calls_are_kept_by_pointers_shapes_and_strides() -> None:
+    device = Recorder([Timed("one", 0, 0)])
+    planned, (x, y, d) = Planned(PROBLEM, device), np.zeros((3, 8, 8), np.float32)
+    call = planned.call(operands(x, y, d))
+    assert planned.call(operands(x, y, d)) is call
+    assert len(device.prepared) == 1
+    for other in ((x.copy(), y, d), (x.T, y, d), (x[:4], y, d), (x.reshape(4, 16), y, d)):
+        assert planned.call(operands(*other)) is not call
+    assert len(device.prepared) == 5
+
+
+def test_the_latest_calls_are_kept() -> None:
+    device = Recorder([Timed("one", 0, 0)])
+    planned, rows = Planned(PROBLEM, device), np.zeros((CALLS_KEPT + 1, 4), np.float32)
+    for row in rows:
+        planned.call(operands(row, row, row))
+    assert len(planned.calls) == CALLS_KEPT
+    planned.call(operands(rows[-1], rows[-1], rows[-1]))
+    assert len(device.prepared) == CALLS_KEPT + 1
+    planned.call(operands(rows[0], rows[0], rows[0]))
+    assert len(device.prepared) == CALLS_KEPT + 2
+
+
+def test_a_device_on_host_arrays_prepares_each_call() -> None:
+    device = Recorder([Timed("one", 0, 0)], keeps_calls=False)
+    planned, x = Planned(PROBLEM, device), np.zeros(8, np.float32)
+    assert planned.call(operands(x, x, x)) is not planned.call(operands(x, x, x))
+
+
+def test_a_plan_is_made_once_for_a_device() -> None:
+    one, other = Recorder([Timed("one", 0, 0)]), Recorder([Timed("other", 0, 0)])
+    assert plan.planned(PROBLEM, one) is plan.planned(PROBLEM, one)
+    assert plan.planned(PROBLEM, one) is not plan.planned(PROBLEM, other)  # whatever they are called
+    assert plan.planned(PROBLEM, one) is not plan.planned(Elementwise("vector_add", ()), one)
+    kept = plan.planned(PROBLEM, one)
+    plan.forget()
+    assert plan.planned(PROBLEM, one) is not kept
