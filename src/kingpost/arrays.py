@@ -49,11 +49,14 @@ class View:
 
     def extent(self) -> tuple[int, int]:
         """The lowest address and the number of bytes from there that hold every element; (pointer, 0) if none."""
-        if 0 in self.shape:
-            return self.pointer, 0
-        reach = [(size - 1) * stride for size, stride in zip(self.shape, self.strides)]
-        below = sum(r for r in reach if r < 0)
-        above = sum(r for r in reach if r > 0)
+        below = above = 0
+        for size, stride in zip(self.shape, self.strides):
+            if size == 0:
+                return self.pointer, 0
+            if stride < 0:
+                below += (size - 1) * stride
+            else:
+                above += (size - 1) * stride
         return self.pointer + below, above - below + self.format.itemsize
 
     def numpy(self) -> np.ndarray:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from kingpost import arrays, formats, plan, registry, scaling
-from kingpost.arrays import View, view
+from kingpost.arrays import View, library_of, view
 from kingpost.formats import BF16, F32, Format
 from kingpost.registry import Device, Operands, Problem, product_operands
 from kingpost.scaling import ScaledTensor
 
 OUT_FORMATS = (BF16, F32)
+NAMES = "a.data", "a.scales", "b.data", "b.scales"
 N_GRID, K_GRID = 8, 16  # the copy engines' 16-byte rows of bfloat16 results and of fp8 operands
 
 
@@ -28,7 +29,8 @@ def mm(
     """The product a @ b of scaled tensors: a [M, K], b [K, N]; [M, N], in the library and on the device of `a`.
 
     a, b: K contiguous in memory; a weight kept as w [N, K] is passed as `w.T`. N a multiple of 8, K of 16. Scales in
-    any strides. out: written and returned if given; [M, N], rows contiguous and multiples of 16 bytes apart.
+    any strides. out: written and returned if given; [M, N], rows contiguous and multiples of 16 bytes apart, in memory
+    that no operand shares.
     out_dtype: "bfloat16" (default, or that of `out`) or "float32". device: where to compute; default, where `a` is; a
     GPU works on arrays of the host too, copying them there and back. stream: a CUDA stream (handle or torch's);
     default, torch's current one for torch tensors. With M or N of 0 the result is empty, with K of 0 zeros.
@@ -57,12 +59,10 @@ def _product(
     op: str, a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any, device: str | Device | None, stream: Any
 ) -> Any:
     _check_operands(a, b)
-    views = [
-        view(array, name)
-        for array, name in ((a.data, "a.data"), (a.scales, "a.scales"), (b.data, "b.data"), (b.scales, "b.scales"))
-    ]
+    views = [view(array, name) for array, name in zip((a.data, a.scales, b.data, b.scales), NAMES)]
     _check_one_device(views)
     chosen = registry.find(views[0].device if device is None else device)
+    given = out is not None
     out, d = _result(a, b, out, out_dtype)
     m, k, n = *a.shape, b.shape[1]
     torch_arrays = not isinstance(a.data, np.ndarray)
@@ -73,15 +73,20 @@ def _product(
         out[...] = 0
         return out
     operands = _operands(views, d)
-    _check_values(a, b)
+    if given:
+        _check_apart(d, views)
+    _check_values(a, b, views)
     plan.run(_problem(op, a, b, d.format), operands, chosen, handle)
     return out
 
 
 def launch_mm(a: ScaledTensor, b: ScaledTensor, out: Any, device: Device) -> Any:
-    """The launch that `mm` would run on `device` for these operands (M, N and K above 0)."""
+    """The launch that `mm` would run on `device`. Raises ValueError for an empty product, which runs no program."""
     _check_operands(a, b)
-    views = [view(array, "operand") for array in (a.data, a.scales, b.data, b.scales)]
+    if 0 in (sizes := (*a.shape, b.shape[1])):
+        m, k, n = sizes
+        raise ValueError(f"M, N, K are {m}, {n}, {k}; at least 1 of each is wanted: an empty product runs no program")
+    views = [view(array, name) for array, name in zip((a.data, a.scales, b.data, b.scales), NAMES)]
     _, d = _result(a, b, out, None)
     return plan.planned(_problem("mm", a, b, d.format), device).plan.candidate(a.shape[0]).bind(_operands(views, d))
 
@@ -94,8 +99,8 @@ def _check_operands(a: ScaledTensor, b: ScaledTensor) -> None:
             )
         if len(t.shape) != 2:
             raise ValueError(f"{name} has shape {t.shape}; two dimensions are wanted")
-    if type(a.data) is not type(b.data):
-        raise TypeError(f"a is of {type(a.data).__module__}, b of {type(b.data).__module__}; one library is wanted")
+    if (library := library_of(a.data)) != library_of(b.data):
+        raise TypeError(f"a is of {library}, b of {library_of(b.data)}; one library is wanted")
     (_, k), (k_of_b, n) = a.shape, b.shape
     if k != k_of_b:
         hint = "; pass a weight kept as [N, K] as w.T" if b.shape[1] == k else ""
@@ -107,20 +112,28 @@ def _check_operands(a: ScaledTensor, b: ScaledTensor) -> None:
 
 
 def _check_one_device(views: list[View]) -> None:
-    for name, other in zip(("a.scales", "b.data", "b.scales"), views[1:]):
+    for name, other in zip(NAMES[1:], views[1:]):
         if other.device != views[0].device:
             raise ValueError(f"{name} is on {other.device}; {views[0].device}, where a.data is, is wanted")
 
 
-def _check_values(a: ScaledTensor, b: ScaledTensor) -> None:
+def _check_apart(d: View, views: list[View]) -> None:
+    """A result written over what is still to be read would be wrong."""
+    start, size = d.extent()
+    for name, other in zip(NAMES, views):
+        low, length = other.extent()
+        if low < start + size and start < low + length:
+            raise ValueError(f"out shares memory with {name}; memory of its own is wanted")
+
+
+def _check_values(a: ScaledTensor, b: ScaledTensor, views: list[View]) -> None:
     """Scales of the host are looked at always, those of a GPU on request."""
-    for name, t in (("a", a), ("b", b)):
-        if isinstance(t.scales, np.ndarray) or t.scales.device.type == "cpu":
-            scales = np.asarray(t.scales)
-            if np.isnan(scales).any():
-                raise ValueError(f"{name}.scales holds NaN; numbers are wanted")
-        if os.environ.get("KINGPOST_CHECK") == "1":
-            scaling.validate(t)
+    for name, scales in ((NAMES[1], views[1]), (NAMES[3], views[3])):
+        if scales.device == "cpu" and np.isnan(scales.numpy()).any():
+            raise ValueError(f"{name} holds NaN; numbers are wanted")
+    if os.environ.get("KINGPOST_CHECK") == "1":
+        scaling.validate(a)
+        scaling.validate(b)
 
 
 def _result(a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any) -> tuple[Any, View]:
@@ -135,8 +148,8 @@ def _result(a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any) -> tuple
     if out is None:
         out = arrays.empty(wanted, format, like=a.data)
     d = view(out, "out")
-    if type(out) is not type(a.data):
-        raise TypeError(f"out is of {type(out).__module__}, a of {type(a.data).__module__}; one library is wanted")
+    if library_of(out, "out") != library_of(a.data):
+        raise TypeError(f"out is of {library_of(out)}, a of {library_of(a.data)}; one library is wanted")
     if d.shape != wanted:
         raise ValueError(f"out has shape {list(d.shape)}; {list(wanted)} is wanted")
     if d.format is not format:
@@ -164,17 +177,29 @@ def _operands(views: list[View], d: View) -> Operands:
     a, scale_a, b, scale_b = views
     _check_rows("a.data", a)
     _check_rows("b.data, transposed,", b.T, hint="; pass a weight [N, K], contiguous, as w.T")
+    _check_scales("a.scales", scale_a)
+    _check_scales("b.scales", scale_b)
     return product_operands(a, scale_a, b.T, scale_b.T, d)
 
 
 def _check_rows(name: str, rows: View, hint: str = "") -> None:
-    """Rows that a copy engine can move: contiguous elements, rows a positive multiple of 16 bytes apart."""
+    """Rows that a copy engine can move: contiguous elements, rows a positive multiple of 16 bytes apart, from one."""
     if 0 in rows.shape:
         return
     row_stride = rows.strides[0] if rows.shape[0] > 1 else 16
     if not rows.adjacent(1) or row_stride % 16 or row_stride <= 0:
         raise ValueError(
             f"{name} has strides {rows.strides} bytes; contiguous rows, a multiple of 16 bytes apart, are wanted{hint}"
+        )
+    if rows.pointer % 16:
+        raise ValueError(f"{name} starts at address {rows.pointer:#x}; a multiple of 16 is wanted, as a copy has it")
+
+
+def _check_scales(name: str, scales: View) -> None:
+    """Scales that threads can load one by one: at multiples of their own size, which numpy does not ask for."""
+    if scales.pointer % 4 or any(stride % 4 for stride in scales.strides):
+        raise ValueError(
+            f"{name} start at address {scales.pointer:#x}, strides {scales.strides} bytes; multiples of 4 are wanted"
         )
 
 
