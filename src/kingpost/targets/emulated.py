@@ -11,6 +11,8 @@ from kingpost.registry import Device
 DEVICES = {
     "sm_90a": "kingpost.targets.nvidia.device:EMULATED_HOPPER",
     "sm_100a": "kingpost.targets.nvidia.blackwell_device:EMULATED_BLACKWELL",
+    "gfx942": "kingpost.targets.amd.device:EMULATED_GFX942",
+    "gfx950": "kingpost.targets.amd.device:EMULATED_GFX950",
 }
 
 
