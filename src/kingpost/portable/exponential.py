@@ -25,7 +25,7 @@ RECIPROCAL = 0x7EF311C7  # less the bits of y: the bits of 1 / y, to within 5.1 
 
 
 def exponential(k: Any, x: Any) -> Any:
-    """e^x to within 1 unit in the last place; 0 where that is below the smallest normal number, NaN for NaN."""
+    """e^x to within 2 units in the last place; 0 where that is below the smallest normal number, NaN for NaN."""
     inside = k.minimum(k.maximum(x, UNDERFLOW), OVERFLOW)
     power = _power(k, inside, (LOG2_E, LOG2_E_REST), POWERS_OF_6)
     power = k.select(x > OVERFLOW, float("inf"), k.select(x < UNDERFLOW, 0.0, power))
@@ -40,7 +40,7 @@ def silu(k: Any, x: Any) -> Any:
 
 
 def reciprocal(k: Any, y: Any) -> Any:
-    """1 / y for y from 1 to 2^126, to within 2 units in the last place."""
+    """1 / y for y from 1 to 2^125, to within 2 units in the last place."""
     minus = k.emit_portable("neg", y)
     inverse = k.from_bits(k.emit_portable("sub", RECIPROCAL, k.bits(y)))
     error = k.fused_multiply_add(minus, inverse, 1.0)

@@ -65,3 +65,36 @@ def write_codes(k: Builder, row: Register, column: Register, columns: Register, 
     for i in range(WIDTH):
         with k.mask(column + i < columns):
             k.store_narrow(8, address, codes[i // 4] >> 8 * (i % 4), offset=i)
+
+
+def read_codes(k: Builder, row: Register, column: Register, columns: Register, whole: bool) -> Registers:
+    """float32 [8]: the values of a row's codes of the target's e4m3 from `column`, which lies inside, on."""
+    address = k.address(row, column)
+    values = k.array(f32, WIDTH)
+    codes = k.load_vector(u32, address, 2) if whole else None
+    for i, value in enumerate(values):
+        if codes is not None:
+            k.set(value, k.unpack_float8(codes[i // 4], i % 4))
+        else:
+            place = k.address(row, k.minimum(column + i, columns - 1))
+            k.set(value, k.unpack_float8(k.load_narrow(8, place), 0))
+    return values
+
+
+def write(
+    k: Builder, format: Format, row: Register, column: Register, columns: Register, values: Registers, whole: bool
+) -> None:
+    """float32 [8] to a row, bfloat16 or float32, from `column`, which lies inside, on; none past the row's end."""
+    address = k.address(row, column, format.itemsize)
+    if whole and format is BF16:
+        k.store_vector(address, k.pack_bf16(values[0::2], values[1::2]))
+    elif whole:
+        for half in (0, 4):
+            k.store_vector(address, values[half : half + 4], offset=4 * half)
+    else:
+        for i, value in enumerate(values):
+            with k.mask(column + i < columns):
+                if format is BF16:
+                    k.store_narrow(16, address, k.pack_bf16(value, value), offset=2 * i)
+                else:
+                    k.store(address, value, offset=4 * i)

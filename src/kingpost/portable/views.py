@@ -27,7 +27,7 @@ def check(name: str, view: View, formats: Sequence[Format], shape: Sequence[int 
 def check_rows(name: str, view: View, formats: Sequence[Format], shape: Sequence[int | None]) -> None:
     """The same, and the elements of a row must be neighbours in memory."""
     check(name, view, formats, shape)
-    if not view.adjacent(-1):
+    if not view.adjacent(-1) and 0 not in view.shape:
         wanted = f"{view.format.itemsize} bytes from one element of a row to the next"
         raise ValueError(f"{name} has strides {view.strides} bytes; {wanted} are wanted")
 
