@@ -156,7 +156,7 @@ def test_scales_of_any_strides_are_kept_as_given():
         ((data(128), np.ones((1, 1), np.float32), "row"), ValueError, r"data has shape \(128,\); wanted \[rows"),
         ((data(4, 128), np.ones((4, 1), np.float32), "1x64"), ValueError, "'1x64'; wanted one of 1x128, 128x1"),
         (([[1.0]], np.ones((1, 1), np.float32), "row"), TypeError, "data is builtins.list; wanted a numpy array"),
-        ((data(4, 128), np.ones((4, 1), np.complex64), "row"), TypeError, "scales is complex64"),
+        ((data(4, 128), np.ones((4, 1), np.complex64), "row"), TypeError, "scales are complex64; wanted float32"),
     ],
 )
 def test_refusals(arguments, error, message):
@@ -179,15 +179,32 @@ def test_refuses_mixed_libraries():
     [
         (np.full((1, 2), np.nan, np.float32), {}, ValueError, "x holds NaN or infinity"),
         (np.full((1, 2), -np.inf, np.float32), {}, ValueError, "x holds NaN or infinity"),
-        (np.ones((1, 2)), {}, TypeError, "x is float64; wanted float32, bfloat16 or float16"),
+        (np.ones((1, 2)), {}, TypeError, "x is float64; wanted float32 or bfloat16 or float16"),
+        (np.ones((1, 2), ">f4"), {}, TypeError, "x is >f4; wanted float32 or bfloat16 or float16"),
         (np.ones(2, np.float32), {}, ValueError, r"x has shape \(2,\)"),
         (np.ones((1, 2), np.float32), {"format": "bfloat16"}, ValueError, "format is bfloat16; wanted one of e4m3"),
-        (np.ones((1, 2), np.float32), {"eps": -1}, ValueError, "eps is -1"),
+        (np.ones((1, 2), np.float32), {"format": None}, ValueError, "None; wanted one of"),
+        *(
+            (np.ones((1, 2), np.float32), {"eps": eps}, ValueError, f"eps is {eps!r}; a finite number of at least 0 is wanted")
+            for eps in (-1, np.inf, 1e300, "1e-4", None)
+        ),
     ],
 )
 def test_quantize_refuses(x, options, error, message):
     with pytest.raises(error, match=message):
         quantize(x, "row", **options)
+
+
+def test_refuses_sparse_memory():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="x is sparse_coo; wanted dense memory"):
+        quantize(torch.ones(4, 128).to_sparse(), "row")
+
+
+@pytest.mark.parametrize("use", [dequantize, validate])
+def test_only_scaled_tensors_have_scales(use):
+    with pytest.raises(TypeError, match=r"t is a ndarray; a kingpost.ScaledTensor is wanted \(see kingpost.quantize\)"):
+        use(normal(4, 256))
 
 
 def test_validate_names_the_place():

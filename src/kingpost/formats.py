@@ -93,7 +93,7 @@ def of(dtype: Any) -> Format:
     Raises ValueError, listing the known names, if there is none (a foreign byte order, for instance).
     """
     try:
-        found = _BY_DTYPE.get(np.dtype(dtype))
+        found = None if dtype is None else _BY_DTYPE.get(np.dtype(dtype))  # numpy reads None as float64
     except TypeError:
         found = None
     if found is None:

@@ -130,14 +130,11 @@ class ScaledTensor:
             raise ValueError(f"scales are on {scales.device} and data on {data.device}; wanted both on one device")
 
     def _check_types(self) -> None:
-        format = _format_of(self.data, "data")
-        if format is U8:
+        if _format(self.data) is U8:
             raise TypeError("data is uint8, which does not say which float8 it holds; wanted e4m3, e4m3fnuz or e5m2: "
                             "use data.view(ml_dtypes.float8_e4m3fn) or data.view(torch.float8_e4m3fn)")  # fmt: skip
-        if format not in FLOAT8:
-            raise TypeError(f"data is {format}; wanted {', '.join(map(str, FLOAT8))}")
-        if _format_of(self.scales, "scales") is not formats.F32:
-            raise TypeError(f"scales are {self.scales.dtype}; wanted float32")
+        _check_format(self.data, "data is", FLOAT8)
+        _check_format(self.scales, "scales are", (formats.F32,))
 
     def _check_shapes(self) -> None:
         shape = tuple(self.data.shape)
@@ -157,7 +154,7 @@ class ScaledTensor:
     @property
     def format(self) -> Format:
         """The format of the data."""
-        return _format_of(self.data, "data")
+        return formats.named(self.data.dtype)
 
     @property
     def mT(self) -> ScaledTensor:
@@ -207,16 +204,21 @@ def quantize(
     scaling, target = named(scaling), formats.named(format)
     if target not in FLOAT8:
         raise ValueError(f"format is {target}; wanted one of {', '.join(map(str, FLOAT8))}")
-    if not (np.isfinite(eps) and eps >= 0):
-        raise ValueError(f"eps is {eps}; wanted a finite number of at least 0")
+    floor = amax_floor(eps)
     library = library_of(x, "x")
-    if _format_of(x, "x") not in (formats.F32, formats.BF16, formats.F16):
-        raise TypeError(f"x is {x.dtype}; wanted float32, bfloat16 or float16")
+    _check_format(x, "x is", (formats.F32, formats.BF16, formats.F16))
     if len(x.shape) not in (2, 3):
         raise ValueError(f"x has shape {tuple(x.shape)}; wanted [rows, columns] or [batch, rows, columns]")
     kernel = _quantize_numpy if library == "numpy" else _quantize_torch
-    data, scales = kernel(x, scaling, target, np.float32(eps), power_of_two)
+    data, scales = kernel(x, scaling, target, floor, power_of_two)
     return ScaledTensor(data, scales, scaling)
+
+
+def amax_floor(eps: Any) -> np.float32:
+    """`eps` as float32. Raises ValueError for what is no number, below 0, or no finite float32."""
+    if not isinstance(eps, (int, float, np.floating)) or not 0 <= eps <= float(np.finfo(np.float32).max):
+        raise ValueError(f"eps is {eps!r}; a finite number of at least 0 is wanted, in the range of float32")
+    return np.float32(eps)
 
 
 def _quantize_numpy(
@@ -242,6 +244,8 @@ def _quantize_torch(x: Any, scaling: Scaling, format: Format, eps: np.float32, p
     import torch
 
     assert format.maximum is not None
+    if x.layout is not torch.strided:
+        raise ValueError(f"x is {str(x.layout).removeprefix('torch.')}; wanted dense memory")
     x = x.detach().to(torch.float32).contiguous()
     padding, blocked = _blocks(tuple(x.shape), scaling)
     (_, rows), (_, columns) = padding
@@ -273,12 +277,14 @@ def _blocks(shape: tuple[int, ...], scaling: Scaling) -> tuple[list[tuple[int, i
 
 def dequantize(t: ScaledTensor) -> Any:
     """The values of `t` as float32, in its library and on its device: code times scale, rounded once."""
+    check_scaled(t, "t")
     return _float32(t.data) * t.scaling.expand(t.scales, t.shape)
 
 
 def validate(t: ScaledTensor) -> None:
     """Raises ValueError, with the first place, if `t` holds a scale that is not finite and positive, or a code that is
     NaN or infinite. Data on a GPU are examined there and one verdict is read back, so this waits for them."""
+    check_scaled(t, "t")
     for name, values, wanted in (("scales", t.scales, "finite and positive"), ("data", _float32(t.data), "finite")):
         good = abs(values) < float("inf")
         if name == "scales":
@@ -300,8 +306,21 @@ def _host(x: Any) -> np.ndarray:
     return x if library_of(x) == "numpy" else x.cpu().numpy()
 
 
-def _format_of(x: Any, name: str) -> Format:
+def _format(x: Any) -> Format | None:
+    """The format of an array; None if its dtype is none of those known."""
     try:
         return formats.named(x.dtype)
     except ValueError:
-        raise TypeError(f"{name} is {x.dtype}; wanted one of {', '.join(f.name for f in formats.ALL)}") from None
+        return None
+
+
+def _check_format(x: Any, subject: str, wanted: tuple[Format, ...]) -> None:
+    """Raises TypeError, which begins with `subject`, for an array of any other format."""
+    if _format(x) not in wanted:
+        raise TypeError(f"{subject} {x.dtype}; wanted {' or '.join(map(str, wanted))}")
+
+
+def check_scaled(t: Any, name: str) -> None:
+    """Raises TypeError, calling it `name`, for anything but a ScaledTensor."""
+    if not isinstance(t, ScaledTensor):
+        raise TypeError(f"{name} is a {type(t).__name__}; a kingpost.ScaledTensor is wanted (see kingpost.quantize)")

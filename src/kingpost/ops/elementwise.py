@@ -93,8 +93,7 @@ def dequantize(t: ScaledTensor, *, out_dtype: Any = F32, device: str | Device | 
 
     t: [M, K] scaled "1x128", rows contiguous, e4m3, or e4m3fnuz where that is the device's.
     """
-    if not isinstance(t, ScaledTensor):
-        raise TypeError(f"t is a {type(t).__name__}; a kingpost.ScaledTensor is wanted (see kingpost.quantize)")
+    scaling.check_scaled(t, "t")
     data, scales = view(t.data, "t.data"), view(t.scales, "t.scales")
     _check_shape("t", data, "[M, K]", 2)
     if t.scaling != BY_ROW:
@@ -125,13 +124,12 @@ def _cast(
     _check_rows("x", source)
     codes = formats.named(format)
     _check_codes("format", codes)
-    if not (np.isfinite(eps) and eps >= 0):
-        raise ValueError(f"eps is {eps}; a finite number of at least 0 is wanted")
+    floor = scaling.amax_floor(eps)
     if source.device == "cpu" and not np.isfinite(source.numpy()).all():
         raise ValueError("x holds NaN or infinity; finite numbers are wanted")
     data = arrays.empty(shape, codes, like=x)
     scales = scaling.empty_scales(BY_ROW.scales_shape(shape), layout, like=x)
-    options = {"eps": float(np.float32(eps)), "power_of_two": bool(power_of_two)}
+    options = {"eps": float(floor), "power_of_two": bool(power_of_two)}
     _run(op, {"x": source}, {"data": view(data), "scales": view(scales)}, options, device, stream)
     return ScaledTensor(data, scales, BY_ROW)
 

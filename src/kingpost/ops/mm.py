@@ -93,10 +93,7 @@ def launch_mm(a: ScaledTensor, b: ScaledTensor, out: Any, device: Device) -> Any
 
 def _check_operands(a: ScaledTensor, b: ScaledTensor) -> None:
     for name, t in (("a", a), ("b", b)):
-        if not isinstance(t, ScaledTensor):
-            raise TypeError(
-                f"{name} is a {type(t).__name__}; a kingpost.ScaledTensor is wanted (see kingpost.quantize)"
-            )
+        scaling.check_scaled(t, name)
         if len(t.shape) != 2:
             raise ValueError(f"{name} has shape {t.shape}; two dimensions are wanted")
     if (library := library_of(a.data)) != library_of(b.data):
