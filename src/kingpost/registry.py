@@ -19,7 +19,7 @@ import numpy as np
 
 from kingpost.arrays import View
 from kingpost.formats import Format
-from kingpost.program import Program
+from kingpost.program import Program, Target
 from kingpost.scaling import ScaledTensor
 
 BUILT_IN = {
@@ -147,6 +147,9 @@ class Device(Protocol):
 
 class EmulatedDevice(Device, Protocol):
     """A device that runs programs on the host, and can say what they are and should give."""
+
+    @property
+    def target(self) -> Target: ...
 
     def text(self, program: Program) -> str:
         """The program as the target's assembler takes it."""

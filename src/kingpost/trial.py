@@ -60,8 +60,9 @@ class Trial:
         a, weight = (random.standard_normal((rows, k), dtype=np.float32) for rows in (m, n))
         # Rows of unlike size, so that a scale taken from the wrong row shows.
         a *= np.exp2(random.integers(-8, 9, (m, 1))).astype(np.float32)
-        self.a, self.b = kp.quantize(a, "1x128"), kp.quantize(weight, "128x128").T
         self.out_dtype, self.seed, self.target = out_dtype, seed, target
+        float8 = self.emulator.target.float8
+        self.a, self.b = kp.quantize(a, "1x128", format=float8), kp.quantize(weight, "128x128", format=float8).T
 
     def run(self, device: str) -> Run:
         """Multiply on a device; twice, since the first call may assemble."""
