@@ -123,6 +123,13 @@ class Warp:
         if not held:
             self.locked.pop(target.storage, None)
 
+    def deliver(self, target: Registers, value: Any, active: np.ndarray) -> None:
+        """Write registers that an asynchronous operation holds, in the lanes that were active when it was issued."""
+        now, locked = self.active, self.locked
+        self.active, self.locked = active, {}
+        self.write(target, value)
+        self.active, self.locked = now, locked
+
     def _refuse_locked(self, operand: Registers, verb: str) -> None:
         held = self.locked[operand.storage]
         for index in operand.indices:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kingpost.emulate import GENERIC, Action, Block, Wait, Warp
+from kingpost.emulate.memory import GlobalMemory, SharedMemory
 from kingpost.program import Registers
 
 VECTOR, LDS = "vmcnt", "lgkmcnt"
@@ -57,7 +58,7 @@ class WaitCounters:
             if wanted.any():
                 places = addresses.astype(np.int64)[:, None] + np.arange(size)
                 bytes[wanted] = self._memory(counter).read(places[wanted], action)
-            _deliver(warp, target, bytes.view(target.type.dtype).T, active)
+            warp.deliver(target, bytes.view(target.type.dtype).T, active)
 
         self._issue(warp, counter, addresses, size, target, perform)
         warp.lock(target, f"a {warp.instruction.operation.name} that no s_waitcnt {counter} has waited for")
@@ -102,7 +103,7 @@ class WaitCounters:
         size: int,
         target: Registers | None,
         perform: Callable[[Action], None],
-    ) -> InFlight:
+    ) -> None:
         assert warp.instruction is not None
         active = addresses[warp.active].astype(np.int64)
         alignment = size if counter == LDS else 4
@@ -118,9 +119,8 @@ class WaitCounters:
 
         name = f"{entry.name} of {warp.name}"
         self.block.submit(name, (counter, warp.index), warp.instruction.source, happen, shared=False)
-        return entry
 
-    def _memory(self, counter: str):  # type: ignore[no-untyped-def]
+    def _memory(self, counter: str) -> SharedMemory | GlobalMemory:
         return self.block.shared if counter == LDS else self.block.memory
 
     def _refuse_held(self, warp: Warp, target: Registers) -> None:
@@ -133,11 +133,3 @@ class WaitCounters:
 def _bytes(warp: Warp, addresses: np.ndarray, size: int) -> np.ndarray:
     """The bytes [active lanes, size] at each active lane's address."""
     return addresses[warp.active].astype(np.int64)[:, None] + np.arange(size)
-
-
-def _deliver(warp: Warp, target: Registers, values: np.ndarray, active: np.ndarray) -> None:
-    """Write registers although they are locked, in the lanes that were active at issue."""
-    now, locked = warp.active, warp.locked
-    warp.active, warp.locked = active, {}
-    warp.write(target, values)
-    warp.active, warp.locked = now, locked
