@@ -40,7 +40,7 @@ class EmulatedAmd(HostMemory):
         return amdgcn(program)
 
     def model(self, a: ScaledTensor, b: ScaledTensor, out_dtype: Any) -> np.ndarray:
-        """Each block of 128 of K from zero; then total = fma(block, rn32(scale_a * scale_b), total), in ascending order."""
+        """Blocks of 128 of K, ascending, each from zero: total = fma(block, rn32(scale_a * scale_b), total)."""
         weight = b.T
         a_codes, b_codes = (_whole_blocks(np.asarray(t.data).view(self.target.float8.dtype)) for t in (a, weight))
         a_scales = np.asarray(a.scales)
