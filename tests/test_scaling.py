@@ -185,7 +185,7 @@ def test_refuses_mixed_libraries():
         (np.ones((1, 2), np.float32), {"format": "bfloat16"}, ValueError, "format is bfloat16; wanted one of e4m3"),
         (np.ones((1, 2), np.float32), {"format": None}, ValueError, "None; wanted one of"),
         *(
-            (np.ones((1, 2), np.float32), {"eps": eps}, ValueError, f"eps is {eps!r}; a finite number of at least 0 is wanted")
+            (np.ones((1, 2), np.float32), {"eps": eps}, ValueError, "eps is .*; a finite number of at least 0 is")
             for eps in (-1, np.inf, 1e300, "1e-4", None)
         ),
     ],
