@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from kingpost import emulate, formats
-from kingpost.program import Launch, Program, Target
-from kingpost.registry import AnyProblem, Candidate, HostMemory
+from kingpost import formats
+from kingpost.program import Program
 from kingpost.scaling import BLOCK, ScaledTensor
-from kingpost.targets import portable_candidates
 from kingpost.targets.amd.amdgcn import amdgcn
 from kingpost.targets.amd.arithmetic import matrix_product
 from kingpost.targets.amd.targets import GFX942, GFX950
+from kingpost.targets.emulated_chip import EmulatedChip
 
 STEP = 64  # of K, that gfx950's matrix instruction takes at once; gfx942's takes 16, of which this is a multiple
 
 
-class EmulatedAmd(HostMemory):
+class EmulatedAmd(EmulatedChip):
     """A CDNA chip on the emulator: portable kernels, the bits of its matrix cores as far as they are known."""
-
-    def __init__(self, target: Target, chip: str) -> None:
-        self.target = target
-        self.name = f"emulated:{target.name}"
-        self.description = f"{chip}, its instructions emulated on this machine's CPU"
-
-    def candidates(self, problem: AnyProblem) -> Sequence[Candidate]:
-        return portable_candidates.candidates(problem, self.target)
-
-    def prepare(self, launch: Launch) -> Callable[[int], None]:
-        def call(stream: int) -> None:
-            emulate.run(launch, "early")
-
-        return call
 
     def text(self, program: Program) -> str:
         return amdgcn(program)

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from kingpost import emulate, formats
-from kingpost.program import Launch, Program
-from kingpost.registry import AnyProblem, Candidate, HostMemory
+from kingpost import formats
+from kingpost.program import Program
 from kingpost.scaling import ScaledTensor
-from kingpost.targets import portable_candidates
+from kingpost.targets.emulated_chip import EmulatedChip
 from kingpost.targets.nvidia.arithmetic import converted
 from kingpost.targets.nvidia.blackwell_arithmetic import promoted_product
 from kingpost.targets.nvidia.ptx import ptx
 from kingpost.targets.nvidia.targets import SM_100A
 
 
-class EmulatedBlackwell(HostMemory):
+class EmulatedBlackwell(EmulatedChip):
     """sm_100a on the emulator: portable programs, with the bits of its tensor cores, on any CPU."""
-
-    name = f"emulated:{SM_100A.name}"
-    target = SM_100A
-    description = "Blackwell, its instructions emulated on this machine's CPU"
-
-    def candidates(self, problem: AnyProblem) -> Sequence[Candidate]:
-        return portable_candidates.candidates(problem, SM_100A)
-
-    def prepare(self, launch: Launch) -> Callable[[int], None]:
-        def call(stream: int) -> None:
-            emulate.run(launch, "early")
-
-        return call
 
     def text(self, program: Program) -> str:
         return ptx(program)
@@ -45,4 +30,4 @@ class EmulatedBlackwell(HostMemory):
         return converted(product, formats.named(out_dtype))
 
 
-EMULATED_BLACKWELL = EmulatedBlackwell()
+EMULATED_BLACKWELL = EmulatedBlackwell(SM_100A, "Blackwell")

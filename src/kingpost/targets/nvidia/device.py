@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from kingpost import emulate, formats
+from kingpost import formats
 from kingpost.arrays import View
 from kingpost.program import Launch, Program, TensorMap, pack
-from kingpost.registry import AnyProblem, Candidate, Device, HostMemory, Operands
+from kingpost.registry import AnyProblem, Candidate, Device, Operands
 from kingpost.scaling import ScaledTensor
 from kingpost.targets import portable_candidates
+from kingpost.targets.emulated_chip import EmulatedChip
 from kingpost.targets.nvidia import planner
 from kingpost.targets.nvidia.arithmetic import converted, promoted_product
 from kingpost.targets.nvidia.ptx import ptx
@@ -96,18 +97,11 @@ def _candidates(problem: AnyProblem, chip: planner.Chip) -> Sequence[Candidate]:
     return planner.candidates(problem, chip) or portable_candidates.candidates(problem, SM_90A)
 
 
-class EmulatedHopper(HostMemory):
+class EmulatedHopper(EmulatedChip):
     """sm_90a on the emulator: the H200's configurations, the bits of its tensor cores, on any CPU."""
-
-    name = f"emulated:{planner.TARGET}"
-    target = SM_90A
-    description = "Hopper, its instructions emulated on this machine's CPU"
 
     def candidates(self, problem: AnyProblem) -> Sequence[Candidate]:
         return _candidates(problem, planner.H200)
-
-    def prepare(self, launch: Launch) -> Callable[[int], None]:
-        return lambda stream: _discard(emulate.run(launch, "early"))
 
     def text(self, program: Program) -> str:
         return ptx(program)
@@ -118,10 +112,6 @@ class EmulatedHopper(HostMemory):
         (n, _), repeated = weight.shape, np.repeat(np.asarray(weight.scales), 128, axis=0)
         product = promoted_product(a_codes, np.asarray(a.scales), b_codes, repeated[:n])
         return converted(product, formats.named(out_dtype))
-
-
-def _discard(report: emulate.Report) -> None:
-    """A device's call returns nothing; `kingpost check` shows reports."""
 
 
 class _Cuda:
@@ -143,5 +133,5 @@ class _Cuda:
         return CudaDevice(int(which or 0))
 
 
-EMULATED_HOPPER = EmulatedHopper()
+EMULATED_HOPPER = EmulatedHopper(SM_90A, "Hopper")
 CUDA = _Cuda()
