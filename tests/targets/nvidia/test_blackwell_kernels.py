@@ -12,6 +12,7 @@ from kingpost.assemble import AssemblerNotFound, find_ptxas
 from kingpost.assemble.ptxas import assemble
 from kingpost.emulate import EmulationError
 from kingpost.program import Program
+from kingpost.targets.nvidia.kernels.sm100_one_tile import sm100_mxf8
 from kingpost.targets.nvidia.ptx import ptx
 
 from .one_tile import CASES, Case, launch
@@ -104,3 +105,8 @@ def test_tensor_cycles() -> None:
     uses = emulate.run(given).uses
     assert uses["tensor cycles"] == 128 * 128 * 256 / 8192
     assert uses["tensor memory bytes"] == 128 * 128 * 4
+
+
+def test_scales_of_more_columns_than_one_copy_brings() -> None:
+    with pytest.raises(ValueError, match="columns is 256; at most 128"):
+        sm100_mxf8(columns=256, blocks=1)

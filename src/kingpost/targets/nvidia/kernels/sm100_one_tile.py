@@ -68,6 +68,8 @@ def sm100_f8(k: Builder, *, columns: int, blocks: int, a_format: Format = E4M3, 
 @kernel(target="sm_100a")
 def sm100_mxf8(k: Builder, *, columns: int, blocks: int, a_format: Format = E4M3, b_format: Format = E4M3) -> None:
     """e4m3 or e5m2, K = 128 `blocks`, with E8M0 scales for every 32 of K: scale_a [128, K/32], scale_b [N, K/32]."""
+    if columns > ROWS:
+        raise ValueError(f"columns is {columns}; at most {ROWS}, whose scales are one copy, are wanted")
     scales = [k.parameter("scale_a", u64), k.parameter("scale_b", u64)]
     staged = [k.shared(name, (blocks, SCALE_BYTES), U8) for name in ("a_scales", "b_scales")]
     for address, rows, array in zip(scales, (ROWS, columns), staged):
