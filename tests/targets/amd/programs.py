@@ -18,8 +18,15 @@ from .interpreter import run
 LANES = 64
 
 
-def launch(target: Target, body: Callable[..., None], *, grid: int = 1, warps: int = 1, scalars: dict[str, Any] | None = None,
-           **arrays: np.ndarray) -> Launch:  # fmt: skip
+def launch(
+    target: Target,
+    body: Callable[..., None],
+    *,
+    grid: int = 1,
+    warps: int = 1,
+    scalars: dict[str, Any] | None = None,
+    **arrays: np.ndarray,
+) -> Launch:
     """`body(k, ...)` with the address of each array and each scalar (numpy, of u32, u64 or f32)."""
     k = Builder(body.__name__.strip("<>"), target)
     types = {np.dtype(t.dtype): t for t in (u32, u64, f32)}

@@ -36,11 +36,11 @@ def test_every_portable_operation_assembles(target: Target) -> None:
     assert binary.image[:4] == b"\x7fELF" and binary.registers < 64 and binary.shared_bytes == 1024
 
 
-def differing(emulated: np.ndarray, interpreted: np.ndarray) -> dict[str, str]:
+def differing(emulated: np.ndarray, found: np.ndarray) -> dict[str, str]:
     return {
-        operation.name: f"emulated {emulated[i][bad][0]:#x}, interpreted {interpreted[i][bad][0]:#x}, {bad.sum()} differ"
+        operation.name: f"{bad.sum()} differ: {emulated[i][bad][0]:#x} emulated, {found[i][bad][0]:#x} interpreted"
         for i, operation in enumerate(PURE)
-        if (bad := emulated[i] != interpreted[i]).any()
+        if (bad := emulated[i] != found[i]).any()
     }
 
 

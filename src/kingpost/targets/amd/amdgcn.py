@@ -26,20 +26,31 @@ from kingpost.targets.amd.uniform import merging
 from kingpost.targets.amd.waits import insert_waits
 
 LANES = 64
+MOST_WAVES = 16  # of a block: 1,024 threads
+LDS_BYTES = {"gfx942": 64 << 10, "gfx950": 160 << 10}
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 def amdgcn(program: Program) -> str:
     """The assembler text of a program, complete, with the Python line of every instruction as a comment."""
-    if program.lanes != LANES or program.target not in numbers.VECTOR_OF_TARGET:
-        known = ", ".join(numbers.VECTOR_OF_TARGET)
-        raise ValueError(
-            f"program {program.name} is for {program.target}, {program.lanes} lanes; one of {known} is wanted"
-        )
+    _check(program)
     writer = _Writer(program)
     writer.write()
     usage = allocate(writer.code.lines)
     return object_text(program, argument_places(program), insert_waits(writer.code.lines), usage)
+
+
+def _check(program: Program) -> None:
+    if program.lanes != LANES or program.target not in LDS_BYTES:
+        raise ValueError(
+            f"program {program.name} is for {program.target} with {program.lanes} lanes; {LANES} lanes on one of "
+            f"{', '.join(LDS_BYTES)} are wanted"
+        )
+    if program.warps > MOST_WAVES or program.shared_bytes > LDS_BYTES[program.target]:
+        raise ValueError(
+            f"program {program.name} has {program.warps} waves and {program.shared_bytes} bytes of LDS; at most "
+            f"{MOST_WAVES} and {LDS_BYTES[program.target]} are wanted on {program.target}"
+        )
 
 
 def argument_places(program: Program) -> dict[str, int]:

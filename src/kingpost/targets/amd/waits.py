@@ -84,6 +84,9 @@ class State:
             events = list(self.flying)
         elif line.operation == "s_barrier":
             events = [event for event in self.flying if event[0] in ("store", "lds")]
+        elif line.target is not None:
+            # a scalar load in flight around a loop would keep every count in it at 0
+            events = [event for event in self.flying if event[0] == "scalar"]
         else:
             touched = {*words(line.reads), *words(line.writes), *((name, 0) for name in line.hidden)}
             events = [event for event in self.flying if event[1] in touched]
