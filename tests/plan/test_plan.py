@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kingpost import plan
+from kingpost import plan, registry
 from kingpost.arrays import view
-from kingpost.formats import F32
+from kingpost.formats import E4M3, F32
 from kingpost.plan.cache import CALLS_KEPT, Planned
-from kingpost.registry import Candidate, Elementwise, HostMemory, Operands
+from kingpost.registry import Candidate, Elementwise, HostMemory, Operands, Problem
 
+ROWWISE = "1x128", "128x128", "row", "tensor"
 PROBLEM = Elementwise("vector_add", (("x", F32), ("y", F32), ("d", F32)))
 
 
@@ -66,6 +67,22 @@ def test_the_least_time_wins_for_every_number_of_rows() -> None:
 def test_nothing_offered_is_unsupported() -> None:
     with pytest.raises(plan.Unsupported, match="recorder has no kernel for vector_add of x float32, y float32"):
         plan.Plan(PROBLEM, Recorder([]))
+
+
+@pytest.mark.parametrize(
+    "device, scalings, wanted",
+    [
+        ("emulated:sm_90a", ("row", "row"), "e4m3 '1x128' by e4m3 '128x128'"),
+        ("cpu", ("1x128", "column"), " or ".join(f"e4m3 '1x128' by e4m3 '{b}'" for b in ROWWISE)),
+    ],
+)
+def test_what_is_offered_instead(device: str, scalings: tuple[str, str], wanted: str) -> None:
+    problem = Problem("mm", 8, 16, E4M3, E4M3, *scalings, F32)
+    with pytest.raises(plan.Unsupported) as info:
+        plan.Plan(problem, registry.find(device))
+    assert str(info.value).endswith(f"n = 8, k = 16; wanted {wanted}")
+    with pytest.raises(plan.Unsupported, match=r"k = 16; it offers no mm$"):
+        plan.Plan(problem, Recorder([]))
 
 
 def test_calls_are_kept_by_pointers_shapes_and_strides() -> None:
