@@ -140,6 +140,32 @@ def test_the_assembler_takes_every_text(target: str, tmp_path: Path) -> None:
     assemble([text for text, (_, targets) in TEXTS.items() if target in targets], target, tmp_path)
 
 
+ENCODINGS: list[tuple[Callable[[Builder], Any], tuple[int, ...]]] = [  # as LLVM's own code generation encodes them
+    (lambda k: common.s_waitcnt(k, vmcnt=0), (0xBF8C0F70,)),
+    (lambda k: common.s_waitcnt(k, lgkmcnt=0), (0xBF8CC07F,)),
+    (
+        lambda k: (lambda d: cdna3.v_mfma_f32_32x32x16_fp8_fp8(k, v(k, 2, 2), v(k, 2, 4), d, into=d))(
+            v(k, 16, 0, f32, "a")
+        ),
+        (0xD3F78000, 0x04020902),
+    ),
+    (
+        lambda k: cdna4.v_mfma_scale_f32_32x32x64_f8f6f4(
+            k, v(k, 8, 4), v(k, 8, 12), 0, v(k, 1, 3), v(k, 1, 3), into=v(k, 16, 2, f32, "a"), byte_b=1
+        ),
+        (0xD3AC1000, 0x00020703, 0xD3AE8802, 0x02021904),
+    ),
+]
+
+
+@pytest.mark.parametrize("emit, words", ENCODINGS, ids=[hex(words[0]) for _, words in ENCODINGS])
+def test_encoding(emit: Callable[[Builder], Any], words: tuple[int, ...], tmp_path: Path) -> None:
+    k = Builder("encoding", GFX950)
+    emit(k)
+    code = assemble(lines(k.finish({})), "gfx950", tmp_path)
+    assert b"".join(word.to_bytes(4, "little") for word in words) in code
+
+
 # Refused
 
 REFUSED: list[tuple[str, str, Callable[[Builder], Any]]] = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,30 @@ from kingpost.targets.amd.isa.layouts import (
 )
 
 LANES = 64
-FLOAT8 = {(32, 16): (3, contiguous_operand), (16, 32): (3, contiguous_operand)}  # (side, K): version, our layout
-MIXED = {(32, 64): (4, halved_operand), (16, 128): (4, halved_operand)}
-SHAPES = FLOAT8 | MIXED
+
+
+@dataclass(frozen=True)
+class Form:
+    """An instruction to Triton: [side, k] operands of `depth` stored elements along K (of 4 bits two are one), of which
+    a lane holds `width` together. arranged: our layout."""
+
+    version: int
+    side: int
+    k: int
+    depth: int
+    width: int
+    arranged: Callable[[np.ndarray, int], np.ndarray]
+
+
+FORMS = {
+    "32x32x16_fp8": Form(3, 32, 16, 16, 8, contiguous_operand),
+    "16x16x32_fp8": Form(3, 16, 32, 32, 8, contiguous_operand),
+    "32x32x8_f16": Form(3, 32, 8, 8, 4, contiguous_operand),
+    "32x32x64_8_bits": Form(4, 32, 64, 64, 16, halved_operand),
+    "16x16x128_8_bits": Form(4, 16, 128, 128, 16, halved_operand),
+    "32x32x64_4_bits": Form(4, 32, 64, 32, 16, contiguous_operand),
+    "16x16x128_4_bits": Form(4, 16, 128, 64, 16, contiguous_operand),
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,41 +70,39 @@ def spread(layout: Any, registers: int) -> np.ndarray:
     return result
 
 
-def parent(side: int, k: int) -> Any:
+def parent(form: Form) -> Any:
     from triton.experimental.gluon.language.amd import AMDMFMALayout
 
-    return AMDMFMALayout(
-        version=SHAPES[side, k][0], instr_shape=[side, side, k], transposed=False, warps_per_cta=[1, 1]
-    )
+    shape = [form.side, form.side, form.k]
+    return AMDMFMALayout(version=form.version, instr_shape=shape, transposed=False, warps_per_cta=[1, 1])
 
 
-@pytest.mark.parametrize("side, k", SHAPES)
-def test_results_as_triton(side: int, k: int, triton_builder: Any) -> None:
-    _, builder = triton_builder
-    layout = builder.to_linear_layout(parent(side, k)._to_ir(builder), [side, side])
-    row, column = spread(layout, side * side // LANES)
-    numbered = np.arange(side * side).reshape(side, side)
+@pytest.mark.parametrize("name", FORMS)
+def test_results_as_triton(name: str, triton_builder: Any) -> None:
+    form, (_, builder) = FORMS[name], triton_builder
+    layout = builder.to_linear_layout(parent(form)._to_ir(builder), [form.side, form.side])
+    row, column = spread(layout, form.side**2 // LANES)
+    numbered = np.arange(form.side**2).reshape(form.side, form.side)
     assert (result_registers(numbered) == numbered[row, column]).all()
 
 
 @pytest.mark.parametrize("operand", [0, 1], ids="AB")
-@pytest.mark.parametrize("side, k", SHAPES)
-def test_operands_as_triton(side: int, k: int, operand: int, triton_builder: Any) -> None:
+@pytest.mark.parametrize("name", FORMS)
+def test_operands_as_triton(name: str, operand: int, triton_builder: Any) -> None:
     from triton.experimental.gluon.language._layouts import DotOperandLayout
 
-    _, builder = triton_builder
-    each = side * k // LANES  # elements of a lane
-    width = 16 if (side, k) in MIXED else 8
-    layout = DotOperandLayout(operand_index=operand, parent=parent(side, k), k_width=width)
-    shape = [side, k] if operand == 0 else [k, side]
+    form, (_, builder) = FORMS[name], triton_builder
+    each = form.side * form.depth // LANES  # elements of a lane
+    layout = DotOperandLayout(operand_index=operand, parent=parent(form), k_width=form.width)
+    shape = [form.side, form.depth] if operand == 0 else [form.depth, form.side]
     places = spread(builder.to_linear_layout(layout._to_ir(builder), shape), each)
     row, depth = places if operand == 0 else places[::-1]
     numbered = np.arange(LANES * each).reshape(LANES, each)  # lane, element
-    assert (SHAPES[side, k][1](numbered, side)[row, depth] == numbered.T).all()
+    assert (form.arranged(numbered, form.side)[row, depth] == numbered.T).all()
 
 
 @pytest.mark.parametrize("operand", [0, 1], ids="AB")
-@pytest.mark.parametrize("side, k", MIXED)
+@pytest.mark.parametrize("side, k", [(32, 64), (16, 128)])
 @pytest.mark.usefixtures("triton_builder")
 def test_scales_as_triton(side: int, k: int, operand: int) -> None:
     from triton._C.libtriton import gluon_ir

@@ -112,6 +112,21 @@ def test_loads_and_stores_fall_in_order(order: str) -> None:
         copied(lambda k, source, result: body(k, source, result, left=3), order)
 
 
+@pytest.mark.parametrize("order, wanted", [("early", SOURCE[:, 0]), ("late", np.full(LANES, 5))])
+def test_when_memory_is_read(order: str, wanted: np.ndarray) -> None:
+    """A store at once by a portable operation, while a load is in flight: early is at issue, late at the wait."""
+
+    def body(k: Builder, source: Register, result: Register) -> None:
+        value, at = k.array(u32, 1), k.address(result, k.lane, 16)
+        k.store(at, k.load(u32, k.address(source, k.lane, 16)))
+        global_load_dword(k, at, into=value)
+        k.store(at, k.new(u32, 5))
+        s_waitcnt(k, vmcnt=0)
+        k.store(at, value)
+
+    assert (copied(body, order)[:, 0] == wanted).all()
+
+
 @pytest.mark.parametrize("order", SCHEDULES)
 def test_only_active_lanes_load_and_store(order: str) -> None:
     def body(k: Builder, source: Register, result: Register) -> None:

@@ -43,11 +43,12 @@ def lines(program: Program) -> list[str]:
     return found
 
 
-def assemble(text: list[str], target: str, folder: Path) -> None:
-    """Have LLVM assemble lines of text; raises with its message if it refuses."""
+def assemble(text: list[str], target: str, folder: Path) -> bytes:
+    """The object that LLVM makes of lines of text; fails with its message if it refuses."""
     pytest.importorskip("ziglang")
     source, result = folder / "lines.s", folder / "lines.o"
     source.write_text("\n".join(text) + "\n")
     command = [sys.executable, "-m", "ziglang", "clang", "--target=amdgcn-amd-amdhsa", f"-mcpu={target}", "-c"]
     done = subprocess.run([*command, str(source), "-o", str(result)], capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done.stderr
+    return result.read_bytes()

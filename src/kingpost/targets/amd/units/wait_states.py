@@ -70,7 +70,6 @@ class WaitStates:
                 first = _first_common(operand, result.target, instruction)
                 if first is not None and now + first - result.clock < result.wanted:
                     missing = result.wanted - (now + first - result.clock)
-                    warp.instruction = instruction
                     warp.fail(
                         "wait states",
                         f"{verb} {operand!r} {now + first - result.clock} wait states after {result.operation.name} "
