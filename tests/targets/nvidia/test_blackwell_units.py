@@ -104,6 +104,32 @@ def test_two_halves_of_sixteen_lanes() -> None:
         np.testing.assert_array_equal(d[half], (32 * warp + 16 * half + lane % 16) * 1000 + np.where(lane < 16, 1, 5))
 
 
+def test_stores_of_two_halves() -> None:
+    """Lanes 16 to 31 go to the first 16 lanes, `split` columns on."""
+    d = np.zeros((128, 8), np.uint32)
+
+    def body(k: Builder, d: Register) -> None:
+        with allocated(k) as address:
+            own = address + (k.warp << 21)
+            tensor_store(k, own, numbered(k, 8), count=8)
+            tensor_wait_store(k)
+            tensor_store(k, own, numbered(k, 2), count=2, split=4)
+            tensor_wait_store(k)
+            values = k.array(u32, 8)
+            tensor_load_bits(k, own, count=8, into=values)
+            tensor_wait_load(k)
+            for i, value in enumerate(values):
+                k.store(k.address(d, k.thread, 32), value, offset=4 * i)
+
+    run(body, d=d)
+    wanted = np.arange(128)[:, None] * 1000 + np.arange(8)
+    for half in range(2):
+        for warp in range(4):
+            rows = np.arange(16) + 32 * warp
+            wanted[rows, 4 * half : 4 * half + 2] = (rows + 16 * half)[:, None] * 1000 + np.arange(2)
+    np.testing.assert_array_equal(d, wanted)
+
+
 # Refused while the program is written
 
 
@@ -202,6 +228,18 @@ def test_registers_in_flight(schedule: str, verb: str) -> None:
         run(lambda k: body(k, stored=False), schedule)
     with found("register in flight", verb, "a tcgen05.st without its tcgen05.wait::st"):
         run(lambda k: body(k, stored=True), schedule)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_two_loads_into_the_same_registers(schedule: str) -> None:
+    def body(k: Builder) -> None:
+        with allocated(k) as address:
+            values = k.array(u32, 4)
+            for column in (0, 4):
+                tensor_load_bits(k, address + (k.warp << 21), count=4, column=column, into=values)
+
+    with found("register in flight", "writes", "a tcgen05.ld without its tcgen05.wait::ld still holds"):
+        run(body, schedule)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

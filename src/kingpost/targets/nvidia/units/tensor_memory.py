@@ -177,7 +177,7 @@ class TensorMemory:
         which lanes 16 to 31 get those columns that lie `split` columns on."""
         places = self._warp_places(warp, address, split, len(target))
         flights = [self.fly(warp, "a tcgen05.ld", ("ld", warp.index), place, False, target) for place in places]
-        warp.lock(target, "a tcgen05.ld without its tcgen05.wait::ld")
+        self._hold(warp, target, "writes", "a tcgen05.ld without its tcgen05.wait::ld")
 
         def perform(action: Action) -> None:
             cells = np.concatenate([place.cells for place in places]).T  # [registers, 32]
@@ -191,7 +191,7 @@ class TensorMemory:
         """Start a store of registers [n, 32], placed as `load` has them."""
         places = self._warp_places(warp, address, split, len(source))
         flights = [self.fly(warp, "a tcgen05.st", ("st", warp.index), place, True, source) for place in places]
-        warp.lock(source, "a tcgen05.st without its tcgen05.wait::st")
+        self._hold(warp, source, "reads", "a tcgen05.st without its tcgen05.wait::st")
 
         def perform(action: Action) -> None:
             lanes = 0
@@ -231,6 +231,13 @@ class TensorMemory:
             return [self.place(warp, address, np.arange(32), columns)]
         halves = (np.arange(columns), split + np.arange(columns))
         return [self.place(warp, address, np.arange(16), half) for half in halves]
+
+    def _hold(self, warp: Warp, registers: Registers, verb: str, holder: str) -> None:
+        held = warp.locked.get(registers.storage, {})
+        for index in registers.indices:
+            if index in held:
+                warp.fail("register in flight", f"{verb} {registers!r}, which {held[index]} still holds")
+        warp.lock(registers, holder)
 
     def _submit(self, warp: Warp, name: str, perform: Callable[[Action], None]) -> None:
         source = warp.instruction.source if warp.instruction else None
