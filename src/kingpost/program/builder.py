@@ -45,7 +45,8 @@ class Program:
     def __str__(self) -> str:
         config = ", ".join(f"{name}={value}" for name, value in self.config.items())
         lines = [
-            f"program {self.name}({config}) for {self.target}: {self.warps} {_plural(self.warps, 'warp')}, {self.shared_bytes} shared bytes"
+            f"program {self.name}({config}) for {self.target}: {self.warps} {_plural(self.warps, 'warp')}, "
+            f"{self.shared_bytes} shared bytes"
         ]
         lines += [f"  parameter {p.name}: {getattr(p.type, 'name', p.type)}" for p in self.parameters]
         lines += [f"  shared {array!r}" for array in self.shared]
