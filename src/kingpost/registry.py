@@ -167,7 +167,17 @@ class Family(Protocol):
         """The device "family:which" ("" without a colon); raises ValueError if there is none."""
 
 
-class HostMemory:
+class Named:
+    """How devices print: `kp.devices()` is read by people."""
+
+    name: str
+    description: str
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.description}>"
+
+
+class HostMemory(Named):
     """What devices that work on host arrays have in common."""
 
     keeps_calls = False  # a prepared call holds the arrays
@@ -209,10 +219,10 @@ def emulator(target: str) -> EmulatedDevice:
 
 
 def find(device: str | Device) -> Device:
-    """The device of that name, "cpu", "cuda:0", "emulated:sm_90a", or the one given. Raises ValueError saying what
-    there is."""
-    if isinstance(device, str):
-        return _find(device)
+    """The device of that name, "cpu", "cuda:0", "emulated:sm_90a", torch's of that name, or the one given. Raises
+    ValueError saying what there is."""
+    if isinstance(device, str) or type(device).__module__ == "torch":
+        return _find(str(device))
     if not hasattr(device, "candidates"):
         raise _unknown(device)
     return device

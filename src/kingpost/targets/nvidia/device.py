@@ -12,7 +12,7 @@ import numpy as np
 from kingpost import formats
 from kingpost.arrays import View
 from kingpost.program import Launch, Program, TensorMap, pack
-from kingpost.registry import AnyProblem, Candidate, Device, Operands
+from kingpost.registry import AnyProblem, Candidate, Device, Named, Operands
 from kingpost.scaling import ScaledTensor
 from kingpost.targets import portable_candidates
 from kingpost.targets.emulated_chip import EmulatedChip
@@ -22,7 +22,7 @@ from kingpost.targets.nvidia.ptx import ptx
 from kingpost.targets.nvidia.targets import SM_90A
 
 
-class CudaDevice:
+class CudaDevice(Named):
     """A GPU: programs assembled, loaded and launched through the driver."""
 
     keeps_calls = True
