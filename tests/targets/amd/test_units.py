@@ -276,6 +276,32 @@ def test_a_chain_of_one_instruction_needs_no_wait() -> None:
     product_then(chain)
 
 
+def test_an_accumulator_that_is_still_read_is_not_written() -> None:
+    def after(k: Builder, total: Registers, operand: Registers, at: Register, nop: int) -> None:
+        other, c = k.array(f32, 16), k.array(f32, 16)
+        k.set(c, 0.0)
+        v_mfma_f32_32x32x16_fp8_fp8(k, operand, operand, c, into=other)
+        s_nop(k, count=nop)
+        k.set(c, 1.0)
+
+    product_then(lambda *given: after(*given, nop=6))
+    with found("wait states", "writes", "an accumulator that a product still reads", "7 are wanted: s_nop for 1 more"):
+        product_then(lambda *given: after(*given, nop=5))
+
+
+def test_a_vector_result_for_a_product() -> None:
+    def after(k: Builder, total: Registers, operand: Registers, at: Register, nop: int) -> None:
+        c = k.array(f32, 4)
+        k.set(c, 0.0)
+        v_pk_add_f32(k, c[0:2], c[0:2], into=c[2:4])
+        s_nop(k, count=nop)
+        v_mfma_f32_16x16x32_fp8_fp8(k, operand, operand, c, into=c)
+
+    product_then(lambda *given: after(*given, nop=1))
+    with found("wait states", "a vector instruction's result, for a product", "2 are wanted: s_nop for 1 more"):
+        product_then(lambda *given: after(*given, nop=0))
+
+
 def test_another_product_on_the_accumulator_needs_one() -> None:
     with found("wait states", "reads"):
         product_then(

@@ -6,6 +6,7 @@ The kernel writes every wait and every `s_nop` itself: nothing inserts them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -274,7 +275,13 @@ def _packed(name: str, operands: int, does: Callable[..., Any]) -> Operation:
     define = operation(
         text, reads=dict.fromkeys(letters, f32), writes={"d": f32}, check=check, uses={"issue": 1.0, "fma": 2.0}
     )
-    return define(does)
+
+    @wraps(does)
+    def arithmetic(warp: Any, *values: Any) -> Any:
+        warp.block.unit(WaitStates).vector(warp)
+        return does(warp, *values)
+
+    return define(arithmetic)
 
 
 v_pk_add_f32 = _packed("v_pk_add_f32", 2, lambda warp, a, b: a + b)
@@ -304,6 +311,7 @@ def _check_accumulator(name: str, source: str, destination: str) -> Callable[...
 )
 def v_accvgpr_read_b32(warp: Any, a: Any) -> Any:
     """From accumulation registers to vector registers."""
+    warp.block.unit(WaitStates).vector(warp)
     return a
 
 
@@ -316,4 +324,5 @@ def v_accvgpr_read_b32(warp: Any, a: Any) -> Any:
 )
 def v_accvgpr_write_b32(warp: Any, a: Any) -> Any:
     """From vector registers to accumulation registers."""
+    warp.block.unit(WaitStates).vector(warp)
     return a

@@ -1,7 +1,8 @@
 """Wait states: how many instructions a wave must issue between two that depend on each other, where it does not stall.
 
 One instruction is one wait state, `s_nop n` is n + 1. A matrix instruction counts as one too, as in LLVM's hazard
-recogniser: a stall behind a busy matrix core would only add. Numbers: LLVM, GCNHazardRecognizer.
+recogniser: a stall behind a busy matrix core would only add. Numbers: LLVM, GCNHazardRecognizer. What portable
+operations write is left to whoever lowers them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 from kingpost.emulate import Block, Warp
-from kingpost.program import Instruction, Operand, Operation, Registers, Source
+from kingpost.program import Instruction, Operand, Operation, Registers
 
 SCALAR_TO_MEMORY = 5  # a vector instruction writes a scalar register, then a memory instruction reads it
+VECTOR_TO_PRODUCT = 2  # a vector instruction writes a register, then a matrix instruction reads it
 _SOURCE_C = 2  # the place of the accumulator among a matrix instruction's operands
 
 
@@ -22,15 +25,24 @@ def product_wait_states(target: str, passes: int) -> int:
     return passes + 3 + (target == "gfx950" and passes > 2)
 
 
-@dataclass(eq=False)
-class _Result:
-    """Registers that an instruction of one wave wrote, not yet usable by all."""
+class _Held(Enum):
+    """Why registers must be left alone for a while."""
 
-    target: Registers
-    operation: Operation
-    source: Source
+    PRODUCT = "a product's result"
+    SOURCE = "an accumulator that a product still reads"
+    VECTOR = "a vector instruction's result, for a product"
+    SCALAR = "a vector instruction's scalar result, for a memory instruction"
+
+
+@dataclass(eq=False)
+class _Hold:
+    """Registers that one instruction of a wave holds for `wanted` wait states. clock: the wave's, when it issued."""
+
+    why: _Held
+    registers: Registers
+    instruction: Instruction
     wanted: int
-    clock: int  # of the wave, when issued
+    clock: int
 
 
 class WaitStates:
@@ -39,60 +51,76 @@ class WaitStates:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.clocks: Counter[int] = Counter()  # by wave
-        self.results: dict[int, list[_Result]] = {}
+        self.holds: dict[int, list[_Hold]] = {}
         block.watchers.append(self._watch)
 
     def product(self, warp: Warp, passes: int) -> None:
         """The current instruction is a matrix product: what it writes is there after its passes."""
-        self._hold(warp, product_wait_states(self.block.program.target, passes))
+        assert warp.instruction is not None
+        (target,), c = warp.instruction.writes, warp.instruction.reads[_SOURCE_C]
+        self._hold(warp, _Held.PRODUCT, target, product_wait_states(self.block.program.target, passes))
+        if isinstance(c, Registers) and not target.same(c):
+            self._hold(warp, _Held.SOURCE, c, passes - 1)
+
+    def vector(self, warp: Warp) -> None:
+        """The current instruction is a vector instruction, not a product."""
+        assert warp.instruction is not None
+        self._hold(warp, _Held.VECTOR, warp.instruction.writes[0], VECTOR_TO_PRODUCT)
 
     def scalar(self, warp: Warp) -> None:
         """The current instruction is a vector instruction that writes a scalar register."""
-        self._hold(warp, SCALAR_TO_MEMORY)
+        assert warp.instruction is not None
+        self._hold(warp, _Held.SCALAR, warp.instruction.writes[0], SCALAR_TO_MEMORY)
 
     def idle(self, warp: Warp, states: int) -> None:
         """The current instruction takes `states` wait states more than its own."""
         self.clocks[warp.index] += states
 
-    def _hold(self, warp: Warp, wanted: int) -> None:
+    def _hold(self, warp: Warp, why: _Held, registers: Registers, wanted: int) -> None:
         assert warp.instruction is not None
-        (target,) = warp.instruction.writes
-        instruction, clock = warp.instruction, self.clocks[warp.index]
-        result = _Result(target, instruction.operation, instruction.source, wanted, clock)
-        self.results.setdefault(warp.index, []).append(result)
+        hold = _Hold(why, registers, warp.instruction, wanted, self.clocks[warp.index])
+        self.holds.setdefault(warp.index, []).append(hold)
 
     def _watch(self, warp: Warp, instruction: Instruction) -> None:
         now = self.clocks[warp.index]
-        pending = [r for r in self.results.get(warp.index, []) if now - r.clock < r.wanted]
-        self.results[warp.index] = pending
-        for result in pending:
-            for verb, operand in _dependences(instruction, result):
-                first = _first_common(operand, result.target, instruction)
-                if first is not None and now + first - result.clock < result.wanted:
-                    missing = result.wanted - (now + first - result.clock)
+        pending = [hold for hold in self.holds.get(warp.index, []) if now - hold.clock < hold.wanted]
+        self.holds[warp.index] = pending
+        for hold in pending:
+            for verb, operand in _dependences(instruction, hold):
+                first = _first_common(operand, hold.registers, instruction)
+                if first is not None and now + first - hold.clock < hold.wanted:
+                    passed, by = now + first - hold.clock, hold.instruction
                     warp.fail(
                         "wait states",
-                        f"{verb} {operand!r} {now + first - result.clock} wait states after {result.operation.name} "
-                        f"at {result.source}; {result.wanted} are wanted: s_nop for {missing} more is missing",
+                        f"{verb} {operand!r}, {hold.why.value}, {passed} wait states after {by.operation.name} at "
+                        f"{by.source}; {hold.wanted} are wanted: s_nop for {hold.wanted - passed} more is missing",
                     )
         self.clocks[warp.index] = now + instruction.elements
 
 
-def _dependences(instruction: Instruction, result: _Result) -> Iterator[tuple[str, Operand]]:
-    """The operands of an instruction that must not come too early after `result`."""
-    if not is_product(result.operation):
-        if _is_memory(instruction.operation):
-            yield from (("reads", operand) for operand in instruction.reads)
-        return
-    chained = False
-    for place, operand in enumerate(instruction.reads):
-        if place == _SOURCE_C and instruction.operation is result.operation and result.target.same(operand):
-            chained = True  # the accumulator of a chain of the same instruction is forwarded
-        else:
-            yield "reads", operand
-    for target in instruction.writes:
-        if not (chained and target.same(result.target)):
-            yield "writes", target
+def _dependences(instruction: Instruction, hold: _Hold) -> Iterator[tuple[str, Operand]]:
+    """The operands of an instruction that must not come too early after `hold`."""
+    reads = [("reads", operand) for operand in instruction.reads]
+    writes = [("writes", target) for target in instruction.writes]
+    match hold.why:
+        case _Held.VECTOR:
+            yield from reads if is_product(instruction.operation) else ()
+        case _Held.SCALAR:
+            yield from reads if _is_memory(instruction.operation) else ()
+        case _Held.SOURCE:
+            yield from () if is_product(instruction.operation) else writes
+        case _Held.PRODUCT:
+            if _chained(instruction, hold):
+                del reads[_SOURCE_C]
+                writes = [each for each in writes if not hold.registers.same(each[1])]
+            yield from reads
+            yield from writes
+
+
+def _chained(instruction: Instruction, hold: _Hold) -> bool:
+    """Whether this is the same matrix instruction once more, on the accumulator that it wrote: that is forwarded."""
+    same = instruction.operation is hold.instruction.operation
+    return same and hold.registers.same(instruction.reads[_SOURCE_C])
 
 
 def is_product(operation: Operation) -> bool:
