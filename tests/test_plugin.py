@@ -41,7 +41,8 @@ def millrace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def forget() -> None:
-    registry._families.cache_clear()
+    registry._entries.cache_clear()
+    registry._family.cache_clear()
     registry._find.cache_clear()
     plan.forget()
 
@@ -90,10 +91,20 @@ def test_a_missing_wait_is_a_hazard() -> None:
             Executor(Program(shortened, launch.arrays)).run()
 
 
-def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "kingpost_millrace-1.0.dist-info" / "entry_points.txt").write_text(
-        "[kingpost.devices]\ncpu = millrace.device:FAMILY\n"
-    )
+def rename(tmp_path: Path, entry: str) -> None:
+    (tmp_path / "kingpost_millrace-1.0.dist-info" / "entry_points.txt").write_text(f"[kingpost.devices]\n{entry}\n")
     forget()
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
+    rename(tmp_path, "cpu = millrace.device:FAMILY")
     with pytest.raises(ValueError, match=r"family 'cpu' of .* is taken"):
+        kp.devices()
+
+
+@pytest.mark.parametrize("place", ["millrace.nowhere:FAMILY", "millrace.device:NOTHING"])
+def test_a_package_that_cannot_be_loaded_takes_no_other_device_with_it(tmp_path: Path, place: str) -> None:
+    rename(tmp_path, f"millrace = {place}")
+    assert registry.find("cpu").name == "cpu"
+    with pytest.raises(RuntimeError, match=f"family 'millrace', {place}, cannot be loaded"):
         kp.devices()

@@ -8,11 +8,10 @@ prepared, a launch is a call that takes a stream. Packages bring devices through
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -22,6 +21,7 @@ from kingpost.formats import Format
 from kingpost.program import Program, Target
 from kingpost.scaling import ScaledTensor
 
+GROUP = "kingpost.devices"
 BUILT_IN = {
     "cpu": "kingpost.targets.cpu.device:FAMILY",
     "cuda": "kingpost.targets.nvidia.device:CUDA",
@@ -196,21 +196,29 @@ class HostMemory(Named):
 
 
 @functools.cache
-def _families() -> dict[str, Family]:
-    found: dict[str, Family] = {}
-    for name, place in BUILT_IN.items():
-        module, _, attribute = place.partition(":")
-        found[name] = getattr(importlib.import_module(module), attribute)
-    for entry in entry_points(group="kingpost.devices"):
+def _entries() -> dict[str, EntryPoint]:
+    """Where each family is to be found."""
+    found = {name: EntryPoint(name, place, GROUP) for name, place in BUILT_IN.items()}
+    for entry in entry_points(group=GROUP):
         if entry.name in found:
             raise ValueError(f"device family {entry.name!r} of {entry.value} is taken; another name is wanted")
-        found[entry.name] = entry.load()
+        found[entry.name] = entry
     return found
+
+
+@functools.cache
+def _family(name: str) -> Family:
+    """Loaded when it is asked for, so that a package which cannot be imported takes no other device with it."""
+    entry = _entries()[name]
+    try:
+        return cast(Family, entry.load())
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(f"device family {name!r}, {entry.value}, cannot be loaded: {error}") from error
 
 
 def devices() -> list[Device]:
     """Every device present on this machine."""
-    return [device for family in _families().values() for device in family.present()]
+    return [device for name in _entries() for device in _family(name).present()]
 
 
 def emulator(target: str) -> EmulatedDevice:
@@ -231,9 +239,9 @@ def find(device: str | Device) -> Device:
 @functools.lru_cache(maxsize=256)
 def _find(name: str) -> Device:
     family, _, which = name.partition(":")
-    if family not in _families():
+    if family not in _entries():
         raise _unknown(name)
-    return _families()[family].find(which)
+    return _family(family).find(which)
 
 
 def _unknown(device: object) -> ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -60,9 +61,10 @@ def special_values(subject: Subject) -> None:
     rows[5] = np.linspace(-1e-10, 1e-10, BLOCK)
     rows[6, :2] = 1, -1e-30
     rows[7] = np.geomspace(1e-38, 3e38, BLOCK)
-    for eps in (1e-10, 1e-4):
-        want = scaling.quantize(rows, "1x128", format=subject.float8, eps=eps)
-        expect_same(f"eps = {eps:g}", ops.cast(rows, format=subject.float8, eps=eps, device=subject.device), want)
+    for eps, power_of_two in product((1e-4, 1e-10, 1e-30, 0.0), (False, True)):
+        options: dict[str, Any] = {"format": subject.float8, "eps": eps, "power_of_two": power_of_two}
+        got, want = ops.cast(rows, device=subject.device, **options), scaling.quantize(rows, "1x128", **options)
+        expect_same(f"eps = {eps:g}, power_of_two = {power_of_two}", got, want)
 
 
 @check(CHECKS, "cast", "from float32 and bfloat16, free scales and powers of two: the bits of numpy", required=True)

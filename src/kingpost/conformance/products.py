@@ -11,7 +11,7 @@ from kingpost import formats, ops, plan, reference, scaling
 from kingpost.conformance.check import Check, Failure, Subject, check, expect_bits, expect_within
 from kingpost.conformance.elementwise import drawn
 from kingpost.formats import BF16, F32
-from kingpost.scaling import ScaledTensor
+from kingpost.scaling import SCALINGS, ScaledTensor, Scaling
 
 CHECKS: list[Check] = []
 PRODUCTS: dict[str, Callable[..., Any]] = {"mm": ops.mm, "tile_product": ops.tile_product}
@@ -34,6 +34,21 @@ def some_product(subject: Subject) -> None:
         ops.tile_product(a, b, device=subject.device)
 
 
+def any_codes(subject: Subject, m: int, n: int, k: int) -> tuple[ScaledTensor, ScaledTensor]:
+    """The same of any finite codes, subnormals and largest ones among them, with scales of either sign."""
+    random = np.random.default_rng(8)
+    codes = np.arange(256, dtype=np.uint8)
+    finite = codes[np.isfinite(formats.decode(codes, subject.float8))]
+
+    def tensor(rows: int, scaling: Scaling) -> ScaledTensor:
+        shape = scaling.scales_shape((rows, k))
+        scales = random.choice([-1, 1], shape) * np.exp2(random.uniform(-20, 20, shape))
+        data = random.choice(finite, (rows, k)).view(subject.float8.dtype)
+        return ScaledTensor(data, scales.astype(np.float32), scaling)
+
+    return tensor(m, SCALINGS["1x128"]), tensor(n, SCALINGS["128x128"]).T
+
+
 def _check_product(op: str, multiply: Callable[..., Any], shapes: tuple[tuple[int, int, int], ...]) -> None:
     """Append the checks of one of the products."""
 
@@ -45,6 +60,12 @@ def _check_product(op: str, multiply: Callable[..., Any], shapes: tuple[tuple[in
                 got = multiply(a, b, out_dtype=out.name, device=subject.device)
                 what = f"[{m}, {k}] @ [{k}, {n}] into {out.name}"
                 expect_within(what, got, reference.truth(a, b), reference.bound(a, b, out))
+
+    @check(CHECKS, op, "of any finite codes and any scales, within the bound")
+    def of_any_codes(subject: Subject) -> None:
+        a, b = any_codes(subject, *shapes[-1])
+        got = multiply(a, b, out_dtype="float32", device=subject.device)
+        expect_within("float32", got, reference.truth(a, b), reference.bound(a, b, F32))
 
     @check(CHECKS, op, "a row has the same bits whatever other rows there are")
     def rows_alone(subject: Subject) -> None:
