@@ -40,7 +40,7 @@ def test_vector_add(target: Target, order: str, start: int) -> None:
 @every_order
 @pytest.mark.parametrize("before", LAYOUTS)
 def test_relayout(target: Target, order: str, before: str) -> None:
-    for shape in ((1, 1), (7, 3), (130, 11)):
+    for shape in ((1, 1), (67, 11)):
         source, _ = LAYOUTS[before](shape)
         source[...] = drawn(*shape)
         source.view(np.uint32)[0, 0] = 0x7FC12345  # a NaN that is to arrive as it is
@@ -60,7 +60,7 @@ def coded(target: Target, rows: int, columns: int) -> np.ndarray:
 @every_order
 @pytest.mark.parametrize("out", [F32, BF16], ids=str)
 def test_dequantise(target: Target, order: str, out: Format) -> None:
-    for rows, columns in ((2, 1152), (3, 264), (5, 133), (1, 1)):
+    for rows, columns in ((2, 1160), (3, 133), (1, 1)):
         data, scales = coded(target, rows, columns), drawn(rows, -(-columns // 128))
         (d, memory), (expected, around) = (inside((rows, columns), (rows, columns + 11), out.dtype) for _ in range(2))
         run(dequantise, target, data, scales, d, order=order)

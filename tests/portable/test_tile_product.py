@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -36,7 +38,7 @@ def hopper(a: np.ndarray, scale_a: np.ndarray, b: np.ndarray, scale_b: np.ndarra
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("out", [F32, BF16], ids=str)
 def test_within_the_bound(target: Target, order: str, out: Format) -> None:
-    for shape in ((64, 64, 128), (13, 24, 272), (70, 136, 16)):
+    for shape in ((64, 64, 128), (13, 24, 272), (70, 72, 16)):
         given = operands(target, *shape)
         d = np.zeros(shape[:2], out.dtype)
         run(tile_product, target, *given, d, order=order)
@@ -47,12 +49,18 @@ def test_within_the_bound(target: Target, order: str, out: Format) -> None:
             assert same_bits(d, hopper(*given, out)), shape
 
 
+@cache
+def product_for_layouts(target: Target) -> np.ndarray:
+    d = np.zeros((20, 136), np.float32)
+    run(tile_product, target, *operands(target, 20, 136, 144, seed=2), d)
+    return d
+
+
 @every_target
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_scales_in_any_layout(target: Target, layout: str) -> None:
-    a, scale_a, b, scale_b = operands(target, 20, 136, 384, seed=2)
-    want, got = np.zeros((2, 20, 136), np.float32)
-    run(tile_product, target, a, scale_a, b, scale_b, want)
+    a, scale_a, b, scale_b = operands(target, 20, 136, 144, seed=2)
+    got, want = np.zeros((20, 136), np.float32), product_for_layouts(target)
     elsewhere = []
     for scales in (scale_a, scale_b):
         moved, _ = LAYOUTS[layout](scales.shape)

@@ -115,6 +115,16 @@ def test_float32_sums_and_products_are_not_fused() -> None:
     assert "mul.rn.f32" in text and "add.rn.f32" in text and "fma" not in text
 
 
+def test_division_by_a_power_of_two_is_a_shift() -> None:
+    """ptxas would divide."""
+    k = Builder("divided", "sm_90a")
+    address = k.parameter("address", u64)
+    k.store(address, k.lane // 8 + k.lane % 8 + k.lane // 12 + k.lane // k.warp)
+    text = ptx(k.finish({}))
+    assert re.findall(r"(?:shr|and|div|rem)\.\S+ \S+ \S+ (\S+);", text.partition("shfl")[2])[:3] == ["3", "7", "12"]
+    assert "rem" not in text and text.count("div.u32") == 2
+
+
 def test_lines_of_python_are_in_the_text() -> None:
     k = Builder("lines", "sm_90a")
     address = k.parameter("address", u64)

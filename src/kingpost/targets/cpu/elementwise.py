@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from kingpost import formats, scaling
-from kingpost.formats import BF16, F32
+from kingpost.formats import F32
 from kingpost.portable.exponential import OnArrays, silu
 from kingpost.scaling import BLOCK
 
