@@ -27,13 +27,13 @@ def vector_add(k: Builder, *, whole: bool) -> None:
     x, y, d, size = k.parameter("x", u64), k.parameter("y", u64), k.parameter("d", u64), k.parameter("size")
     first = (k.block * (WARPS * k.lanes) + k.thread) * WIDTH
     at_x, at_y, at_d = (k.address(base, first, F32.itemsize) for base in (x, y, d))
-    remaining = k.select(first < size, size - first, 0)
+    singly = k.select(first < size, size - first, 0)
     if whole:
-        with k.mask(remaining >= WIDTH):
+        full = singly >= WIDTH
+        with k.mask(full):
             k.store_vector(at_d, k.load_vector(f32, at_x, WIDTH) + k.load_vector(f32, at_y, WIDTH))
-    singly = remaining < WIDTH if whole else remaining > 0
-    with k.mask(singly):
-        for i in range(WIDTH):
-            with k.mask(remaining > i):
-                offset = i * F32.itemsize
-                k.store(at_d, k.load(f32, at_x, offset=offset) + k.load(f32, at_y, offset=offset), offset=offset)
+        singly = k.select(full, 0, singly)
+    for i in range(WIDTH):
+        with k.mask(singly > i):
+            offset = i * F32.itemsize
+            k.store(at_d, k.load(f32, at_x, offset=offset) + k.load(f32, at_y, offset=offset), offset=offset)
