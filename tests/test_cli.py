@@ -1,6 +1,7 @@
 """The command line: what it prints, to which stream, and the exit status."""
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,42 @@ def test_help_names_every_command(kingpost) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("run", "1", "8"), ("run", "--", "-1", "8", "16"), ("check", "8", "8", "16", "--schedule", "never")]
+    "arguments, words",
+    [
+        ("run 1 8", "Missing argument 'K'"),
+        ("run -1 8 16", "'M': Input should be greater than or equal to 0"),
+        ("run 1 8 99999999999", "'K': Input should be less than or equal to 2147483647"),
+        ("run 1 eight 16", "'N': Input should be a valid integer"),
+        ("run 1 8 16 --seed -1", "'--seed': Input should be greater"),
+        ("run 1 8 16 --on", "--on"),
+        ("run 1 8 16 --of", "--of"),
+        ("check 8 8 16 --schedule never", "'never' is not one of 'late', 'early', 'random'"),
+        ("check 1 8 0", "M, N, K are 1, 8, 0; at least 1 of each is wanted"),
+        ("asm 1 12 16", "N, the columns of b, is 12; a multiple of 8 is wanted"),
+        ("cache", "Missing command; see kingpost cache --help"),
+    ],
 )
-def test_what_cannot_be_parsed_ends_with_2(kingpost, arguments: tuple[str, ...]) -> None:
-    assert kingpost(*arguments)[0] == 2
+def test_an_error_is_one_line(kingpost, arguments: str, words: str) -> None:
+    status, out, err = kingpost(*arguments.split())
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ") and err.count("\n") == 1
+    if "Input" not in words:  # typer's own words differ from release to release
+        assert words in err
+
+
+def test_a_machine_too_small_is_an_error_too(kingpost, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise MemoryError("Unable to allocate 3.64 TiB")
+
+    monkeypatch.setattr(kp, "quantize", full)
+    assert kingpost("run", "8", "8", "16") == (2, "", "error: Unable to allocate 3.64 TiB\n")
+
+
+def test_a_warning_is_one_line(kingpost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "clear", lambda: warnings.warn("the folder is odd", stacklevel=2) or 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert kingpost("cache", "clear")[2] == "warning: the folder is odd\n"
 
 
 def test_an_error_of_the_library_is_one_line(kingpost, tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -17,18 +18,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# What the library raises on purpose; anything else is a bug of ours and keeps its traceback.
-ERRORS = (ValueError, TypeError, RuntimeError, OSError, ModuleNotFoundError)
+# What the library raises on purpose, and a machine too small; anything else is a bug of ours and keeps its traceback.
+ERRORS = (ValueError, TypeError, RuntimeError, OSError, ModuleNotFoundError, MemoryError)
+# What typer raises for a command line that it cannot read. Its place differs from release to release.
+UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="kingpost",
     help="FP8 matrix products, and what holds each one down.",
     epilog="An error is one line and exit status 2; with KINGPOST_TRACEBACK=1, all of its traceback.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-cache_app = typer.Typer(help="The assembled binaries on disk.", no_args_is_help=True)
+cache_app = typer.Typer(help="The assembled binaries on disk.")
 app.add_typer(cache_app, name="cache")
 out = Console(highlight=False)
 
@@ -48,22 +50,41 @@ class OutDtype(str, Enum):
     float32 = "float32"
 
 
-M = Annotated[int, typer.Argument(metavar="M", min=0, show_default=False, help="Rows of the result.")]
-N = Annotated[int, typer.Argument(metavar="N", min=0, show_default=False, help="Columns; a multiple of 8.")]
-K = Annotated[int, typer.Argument(metavar="K", min=0, show_default=False, help="Terms of each sum; a multiple of 16.")]
+def _size(metavar: str, help: str) -> Any:
+    return typer.Argument(metavar=metavar, min=0, max=2**31 - 1, show_default=False, help=help)
+
+
+M = Annotated[int, _size("M", "Rows of the result.")]
+N = Annotated[int, _size("N", "Columns; a multiple of 8.")]
+K = Annotated[int, _size("K", "Terms of each sum; a multiple of 16.")]
+NUMBERS = {"ignore_unknown_options": True}  # so that -1 is a number out of range, not an option
 Out = Annotated[OutDtype, typer.Option("--out", help="The result's type.")]
 Target = Annotated[str, typer.Option("--for", help="The chip.")]
+Seed = Annotated[int, typer.Option(min=0, help="Draws the operands, and the random schedule.")]
 
 
 def main() -> None:
     """The console script."""
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
-        app()
+        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="kingpost", standalone_mode=False))
+    except UsageError as error:
+        command = error.ctx.command_path if error.ctx else "kingpost"
+        _refuse(f"{error.format_message().rstrip('.')}; see {command} --help")
     except ERRORS as error:
         if os.environ.get("KINGPOST_TRACEBACK"):
             raise
-        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
-        sys.exit(2)
+        _refuse(str(error))
+
+
+def _refuse(message: str) -> None:
+    Console(stderr=True, highlight=False).print(f"error: {message}", markup=False, soft_wrap=True)
+    sys.exit(2)
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    """In one line, without the place in our code that warns."""
+    Console(stderr=True, highlight=False).print(f"warning: {message}", markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -109,14 +130,14 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="For a program; 
     out.print(table)
 
 
-@app.command()
+@app.command(context_settings=NUMBERS)
 def run(
     m: M,
     n: N,
     k: K,
     on: Annotated[str, typer.Option(help="The device.")] = "cpu",
     out_dtype: Out = OutDtype.bfloat16,
-    seed: Annotated[int, typer.Option(help="Draws the operands.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Multiply random operands; say how long it took and how far the float64 truth is."""
     from kingpost.trial import Trial
@@ -131,7 +152,7 @@ def run(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(context_settings=NUMBERS)
 def asm(m: M, n: N, k: K, target: Target = "sm_90a", out_dtype: Out = OutDtype.bfloat16) -> None:
     """Print the assembly text that is chosen for a product, under what its assembler said of it."""
     from kingpost.trial import Trial
@@ -145,13 +166,13 @@ def asm(m: M, n: N, k: K, target: Target = "sm_90a", out_dtype: Out = OutDtype.b
     typer.echo(made.text)
 
 
-@app.command()
+@app.command(context_settings=NUMBERS)
 def check(
     m: M,
     n: N,
     k: K,
     schedule: Annotated[Schedule | None, typer.Option(help="One of them instead of all.")] = None,
-    seed: Annotated[int, typer.Option(help="Draws the operands, and the random schedule.")] = 0,
+    seed: Seed = 0,
     target: Target = "sm_90a",
     out_dtype: Out = OutDtype.bfloat16,
 ) -> None:
