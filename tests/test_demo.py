@@ -136,6 +136,8 @@ def test_missing_extra_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tiny:
         ({"model_type": "llama"}, r"model_type 'llama'; wanted 'bert'"),
         ({"hidden_act": "relu"}, r"hidden_act 'relu'; wanted 'gelu'"),
         ({"position_embedding_type": "relative_key"}, r"position_embedding_type 'relative_key'; wanted 'absolute'"),
+        ({"num_attention_heads": 0}, r"num_attention_heads 0; wanted a positive int"),
+        ({"num_hidden_layers": "two"}, r"num_hidden_layers 'two'; wanted a positive int"),
         ({"num_attention_heads": 5}, r"hidden_size 32; wanted a multiple of num_attention_heads, 5"),
         ({"hidden_size": 64}, r"of shape \(8, 32\); wanted \(8, 64\)"),
         ({"num_hidden_layers": 3}, r"lacks encoder\.layer\.2\.attention.* \(16 of 53 tensors missing\)"),
@@ -155,6 +157,21 @@ def test_config_without_a_size_is_refused(tiny: Path, tmp_path: Path) -> None:
     config.write_text(json.dumps(sizes))
     with pytest.raises(ValueError, match="lacks intermediate_size"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "sentence_bert_config.json"])
+@pytest.mark.parametrize("content", ["", "[]", "not JSON"])
+def test_damaged_files_are_named(tiny: Path, tmp_path: Path, name: str, content: str) -> None:
+    (copy(tiny, tmp_path) / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"model: .*/{name} (cannot be read: |holds a list; wanted an object)"):
+        load_model(tmp_path)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tiny: Path, tmp_path: Path) -> None:
+    tokenizer = copy(tiny, tmp_path) / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"converted": 7', '"converted": 8'))
+    with pytest.raises(ValueError, match="gives token 8; wanted below vocab_size, 8"):
+        load_model(tmp_path).tokenize(SENTENCES)
 
 
 def test_half_precision_weights_are_read_as_float32(tiny: Path, tmp_path: Path) -> None:
@@ -177,6 +194,10 @@ def test_run_shows_errors_similarities_and_the_emulator(tiny: Path) -> None:
 
 def test_run_has_sentences_of_its_own(tiny: Path) -> None:
     assert show.SENTENCES[0] in shown(tiny, ())[1]
+
+
+def test_sentences_are_shown_as_they_are(tiny: Path) -> None:
+    assert "[/] this [bold]is" in shown(tiny, ("[/] this [bold]is",))[1]
 
 
 @pytest.mark.parametrize(("flip", "verdict"), [(0, "bits of all 96 values agree"), (1, "bits differ in 1 of 96")])

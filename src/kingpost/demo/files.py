@@ -1,7 +1,8 @@
 """The demo's model: a folder with config.json, model.safetensors and tokenizer.json."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.util import find_spec
@@ -36,7 +37,13 @@ class Model:
 
     def tokenize(self, sentences: Sequence[str]) -> Tokens:
         """Sentences to token ids, each cut at the length that the model was made for."""
-        return Tokens.pack([encoding.ids for encoding in self.tokenizer.encode_batch(list(sentences))])
+        tokens = Tokens.pack([encoding.ids for encoding in self.tokenizer.encode_batch(list(sentences))])
+        if (largest := tokens.ids.max(initial=0)) >= self.config.vocab_size:
+            raise ValueError(
+                f"model: the tokenizer of {self.folder} gives token {largest}; "
+                f"wanted below vocab_size, {self.config.vocab_size}"
+            )
+        return tokens
 
 
 def load_model(folder: Path | None = None) -> Model:
@@ -63,7 +70,7 @@ def packaged_folder() -> Path:
 
 def read_config(path: Path) -> Config:
     """The sizes, once the architecture is known to be the one that the encoder implements."""
-    raw = json.loads(path.read_text(encoding="utf-8"))
+    raw = read_json(path)
     for key, wanted in ARCHITECTURE.items():
         found = raw.get(key, wanted)
         if found != wanted:
@@ -71,6 +78,10 @@ def read_config(path: Path) -> Config:
     missing = [field.name for field in fields(Config) if field.name not in raw]
     if missing:
         raise ValueError(f"model: {path} lacks {', '.join(missing)}")
+    for field in fields(Config):
+        kind, value = (float if field.name == "layer_norm_eps" else int), raw[field.name]
+        if not isinstance(value, kind) or value <= 0:
+            raise ValueError(f"model: {path} has {field.name} {value!r}; wanted a positive {kind.__name__}")
     config = Config(**{field.name: raw[field.name] for field in fields(Config)})
     if config.hidden_size % config.num_attention_heads:
         raise ValueError(
@@ -82,7 +93,9 @@ def read_config(path: Path) -> Config:
 
 def read_weights(path: Path, config: Config) -> dict[str, Array]:
     """All tensors that the encoder reads, in float32, their shapes checked."""
-    found = extra("safetensors.numpy").load_file(path)
+    safetensors = extra("safetensors.numpy")
+    with reading(path):
+        found = safetensors.load_file(path)
     shapes = expected_shapes(config)
     missing = [name for name in shapes if name not in found]
     if missing:
@@ -112,12 +125,32 @@ def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 def read_tokenizer(folder: Path, config: Config) -> Any:
     """The tokenizer, cutting where sentence-transformers would and never padding: sentences are packed."""
-    tokenizer = extra("tokenizers").Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizers = extra("tokenizers")
+    with reading(folder / "tokenizer.json"):
+        tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     limits = folder / "sentence_bert_config.json"
-    length = json.loads(limits.read_text(encoding="utf-8")).get("max_seq_length") if limits.is_file() else None
+    length = read_json(limits).get("max_seq_length") if limits.is_file() else None
     tokenizer.enable_truncation(length or config.max_position_embeddings)
     tokenizer.no_padding()
     return tokenizer
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a file holds."""
+    with reading(path):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"model: {path} holds a {type(found).__name__}; wanted an object with keys")
+    return found
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a reader raises of a damaged file, and they raise all sorts, becomes a ValueError naming the file."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"model: {path} cannot be read: {error}") from error
 
 
 def extra(module: str) -> ModuleType:

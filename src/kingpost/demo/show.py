@@ -8,6 +8,7 @@ from time import perf_counter
 import numpy as np
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -74,7 +75,7 @@ def show_similarities(sentences: Sequence[str], ours: Array, truth: Array, conso
         table.add_column(str(number + 1), justify="right", min_width=5)
     for number, sentence in enumerate(sentences):
         others = (shade(float(cosine), own=number == other) for other, cosine in enumerate(similarity[number]))
-        table.add_row(str(number + 1), f"{with_float32[number]:.5f}", sentence, *others)
+        table.add_row(str(number + 1), f"{with_float32[number]:.5f}", escape(sentence), *others)
     console.print(table)
     console.print(
         f"Lowest cosine with float32 {with_float32.min():.5f}; "
