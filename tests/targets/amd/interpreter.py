@@ -209,6 +209,8 @@ class Wave:
                     if any("store" in kind or kind == "lds" for kind, _ in queue):
                         raise Refused("s_barrier with accesses in flight")
                 yield
+            elif name == "s_setprio":
+                pass
             elif name == "s_nop":
                 self.clock += int(operands[0])
             elif name == "s_waitcnt":

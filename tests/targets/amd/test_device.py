@@ -10,11 +10,12 @@ import pytest
 
 from kingpost import emulate, formats
 from kingpost.arrays import view
-from kingpost.formats import BF16, F32
+from kingpost.formats import BF16, E4M3FNUZ, F32
 from kingpost.portable import cast, silu_mul_cast, tile_product, vector_add
 from kingpost.program import Builder, Launch, u32, u64
 from kingpost.scaling import ScaledTensor
 from kingpost.targets.amd.device import EMULATED_AMD, EmulatedAmd
+from kingpost.targets.amd.kernels.cdna3_fp8_one_wave import cdna3_fp8_one_wave
 
 from .programs import interpret
 from .test_text import assembled
@@ -79,6 +80,21 @@ def test_the_model_is_what_the_portable_product_gives(device: EmulatedAmd, out: 
     weight = ScaledTensor(b, sb, "128x128")
     model = device.model(ScaledTensor(a, sa, "1x128"), weight.T, out)
     np.testing.assert_array_equal(d.view(np.uint8), np.ascontiguousarray(model).view(np.uint8))
+
+
+@pytest.mark.parametrize("depth", [16, 48, 176])
+def test_the_text_of_a_hand_written_kernel_too(depth: int) -> None:
+    """Registers, waits and wait states by hand, addresses lowered."""
+    random = np.random.default_rng(depth)
+    a, b = (formats.cast(random.standard_normal((32, depth)).astype(np.float32), E4M3FNUZ) for _ in range(2))
+    emulated, interpreted = np.zeros((32, 32), np.float32), np.zeros((32, 32), np.float32)
+    launches = [
+        Launch.of(cdna3_fp8_one_wave(), 1, a=view(a), b=view(b), c=view(c), k=depth) for c in (emulated, interpreted)
+    ]
+    emulate.run(launches[0])
+    interpret(launches[1])
+    assert emulated.any()
+    np.testing.assert_array_equal(interpreted, emulated)
 
 
 def test_tensor_maps_are_refused() -> None:

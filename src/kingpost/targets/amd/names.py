@@ -24,7 +24,6 @@ class Names:
 
     def __init__(self, program: Program) -> None:
         self.virtuals: dict[Storage, Virtual] = {}
-        self.uniform = scalars(program)
         by_hand = {
             value.storage
             for instruction in program.instructions()
@@ -32,7 +31,7 @@ class Names:
             for value in (*instruction.reads, *instruction.writes)
             if isinstance(value, Registers)
         }
-        self.scalar = self.uniform - by_hand
+        self.scalar = scalars(program) - by_hand
         for instruction in program.instructions():
             for value in (*instruction.writes, *instruction.reads):
                 if isinstance(value, Registers) and value.storage.place:
