@@ -173,6 +173,17 @@ def test_initialising_twice() -> None:
         run(body)
 
 
+def test_initialising_by_many_lanes() -> None:
+    """Each lane would do so, all but the first while the barrier is in use."""
+
+    def body(k: Builder) -> None:
+        with k.when(k.warp == 0):
+            mbarrier_init(k, k.shared_barriers("full", 1).at(0), count=1)
+
+    with found("mbarrier", "32 lanes initialise mbarrier full[0]; one is wanted"):
+        run(body)
+
+
 def test_a_misaligned_barrier() -> None:
     def body(k: Builder) -> None:
         full = k.shared_barriers("full", 2)

@@ -28,6 +28,8 @@ class Mbarriers:
         self.states: dict[int, State] = {}
 
     def initialise(self, warp: Warp, address: int, count: int) -> None:
+        if (lanes := int(warp.active.sum())) != 1:
+            warp.fail("mbarrier", f"{lanes} lanes initialise {self.name(address)}; one is wanted")
         if address % 8:
             warp.fail("misaligned", f"initialises an mbarrier at {address}; a multiple of 8 is wanted")
         if address in self.states:
