@@ -132,3 +132,10 @@ def test_blocks_may_be_run_one_at_a_time() -> None:
     expected = given.expected(BF16)
     assert same_bits(d[64:128], expected[64:128])
     assert np.isnan(d[:64].astype(np.float32)).all() and np.isnan(d[128:].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("columns", [48, 96, 192, 256])
+def test_a_tile_has_one_scale_of_b(columns: int) -> None:
+    given = operands(64, 264, 128)
+    with pytest.raises(ValueError, match=f"columns is {columns}; a divisor of 128 is wanted"):
+        launch(Config(1, 1, columns, 2, 1), given, poisoned(given, BF16))

@@ -27,6 +27,8 @@ def sm90_fp8_block_scaled(
 ) -> None:
     """warpgroups, each of `subtiles` 64-row accumulators of `columns` columns; a ring of `stages` stages; `buffers`
     accumulators of staging for each warpgroup; tiles walked in groups of `group` tile rows."""
+    if BLOCK_K % columns:
+        raise ValueError(f"columns is {columns}; a divisor of {BLOCK_K} is wanted, for one scale of B in each K block")
     rows = 64 * subtiles * warpgroups
     m, n, depth = k.parameter("m"), k.parameter("n"), k.parameter("k")
     a_map = k.tensor_map("a", E4M3, (rows, BLOCK_K), swizzle=128)
