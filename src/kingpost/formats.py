@@ -32,11 +32,6 @@ class Format:
         """Bytes that one element takes in memory."""
         return self.dtype.itemsize
 
-    @property
-    def is_float8(self) -> bool:
-        """Whether this is a format that operands of a scaled product may have."""
-        return self in FLOAT8
-
     def __str__(self) -> str:
         return self.name
 

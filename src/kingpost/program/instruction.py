@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kingpost.program.registers import Operand, Register, Registers
+from kingpost.program.registers import Operand, Registers
 from kingpost.program.types import Type
 
 if TYPE_CHECKING:
@@ -216,7 +216,3 @@ def portable_path(path: str) -> str:
     if path.startswith(_PACKAGE + "/"):
         return "kingpost" + path[len(_PACKAGE) :]
     return path.rpartition("/")[2]
-
-
-def is_scalar(operand: Operand) -> bool:
-    return not isinstance(operand, Registers) or isinstance(operand, Register)
