@@ -18,7 +18,7 @@ demo: .venv-demo/ready
 	.venv-demo/bin/kingpost demo $(ARGS)
 
 test: .venv-test/ready $(if $(TORCH),.venv-test/torch)
-	.venv-test/bin/ruff check src tests
+	.venv-test/bin/ruff check src tests bench
 	.venv-test/bin/mypy
 	.venv-test/bin/lint-imports
 	.venv-test/bin/python -m pytest -n auto
