@@ -139,3 +139,10 @@ def test_a_tile_has_one_scale_of_b(columns: int) -> None:
     given = operands(64, 264, 128)
     with pytest.raises(ValueError, match=f"columns is {columns}; a divisor of 128 is wanted"):
         launch(Config(1, 1, columns, 2, 1), given, poisoned(given, BF16))
+
+
+@pytest.mark.parametrize(("subtiles", "stages", "buffers"), [(1, 1, 1), (2, 1, 2), (3, 2, 2), (1, 4, 2)])
+def test_stages_and_buffers_that_would_stick_or_overwrite(subtiles: int, stages: int, buffers: int) -> None:
+    given = operands(64, 264, 128)
+    with pytest.raises(ValueError, match=f"stages is {stages}, buffers {buffers}; 2 or more and a divisor of {subtiles}"):
+        launch(Config(1, subtiles, 64, stages, buffers), given, poisoned(given, BF16))

@@ -29,6 +29,8 @@ def sm90_fp8_block_scaled(
     accumulators of staging for each warpgroup; tiles walked in groups of `group` tile rows."""
     if BLOCK_K % columns:
         raise ValueError(f"columns is {columns}; a divisor of {BLOCK_K} is wanted, for one scale of B in each K block")
+    if stages < 2 or subtiles % buffers:  # the next slot is looked for before the last is left; buffers take turns
+        raise ValueError(f"stages is {stages}, buffers {buffers}; 2 or more and a divisor of {subtiles} are wanted")
     rows = 64 * subtiles * warpgroups
     m, n, depth = k.parameter("m"), k.parameter("n"), k.parameter("k")
     a_map = k.tensor_map("a", E4M3, (rows, BLOCK_K), swizzle=128)
