@@ -144,5 +144,5 @@ def test_a_tile_has_one_scale_of_b(columns: int) -> None:
 @pytest.mark.parametrize(("subtiles", "stages", "buffers"), [(1, 1, 1), (2, 1, 2), (3, 2, 2), (1, 4, 2)])
 def test_stages_and_buffers_that_would_stick_or_overwrite(subtiles: int, stages: int, buffers: int) -> None:
     given = operands(64, 264, 128)
-    with pytest.raises(ValueError, match=f"stages is {stages}, buffers {buffers}; 2 or more and a divisor of {subtiles}"):
+    with pytest.raises(ValueError, match=f"stages is {stages}, buffers {buffers}; 2 or more and a divisor"):
         launch(Config(1, subtiles, 64, stages, buffers), given, poisoned(given, BF16))
