@@ -389,7 +389,7 @@ def _space(address: Register) -> str:
 def kernel(target: Target | str | None = None) -> Callable[[Callable[..., None]], Callable[..., Program]]:
     """Make `f(k, **config)` a function of its configuration that returns the Program, written once for each.
 
-    Without a target the kernel is portable: the function takes one, `f(target=SM_90A, **config)`.
+    Without a target the kernel is portable: the function takes one, `f(target=a_target, **config)`.
     """
     fixed = target
 
