@@ -14,7 +14,7 @@ from kingpost.program.memory import SWIZZLES
 class TensorMapType:
     """The part of a tensor map that a program fixes: element format, box (outermost first) and swizzle span in bytes.
 
-    Limits are those of the copy engines that read such maps (PTX ISA and CUDA driver API, cuTensorMapEncodeTiled):
+    Limits are those of the copy engines that read such maps (cuTensorMapEncodeTiled in its driver's manual):
     1 to 5 dimensions, boxes of 1 to 256 elements a side, a box row that fits the swizzle's span.
     """
 
