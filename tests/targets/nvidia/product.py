@@ -15,7 +15,8 @@ from kingpost.program import Launch
 from kingpost.registry import Problem
 from kingpost.scaling import ScaledTensor
 from kingpost.targets.nvidia import planner
-from kingpost.targets.nvidia.arithmetic import converted, promoted_product
+from kingpost.targets.nvidia.arithmetic import promoted_product
+from kingpost.targets.promoted import converted
 
 NAN_CODES = (0x7F, 0xFF)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from kingpost import formats
 from kingpost.formats import E4M3, E5M2, Format
-from kingpost.scaling import BLOCK
+from kingpost.targets.promoted import canonical_nan, promoted
 
 STEP = 32  # products in one instruction step
 FRACTION_BITS = 13
@@ -85,33 +85,11 @@ def promoted_product(
     [N, ceil(K/128)] (a "128x128" scaling expanded along N). Returns float32 [M, N]: for each 128-block of K, ascending,
     total = fma(block_product, rn32(a_scale * b_scale), total).
     """
-    rows, depth = a_codes.shape
-    columns, blocks = b_codes.shape[0], -(-depth // BLOCK)
-    for name, scales, length in (("a_scales", a_scales, rows), ("b_scales", b_scales, columns)):
-        if scales.shape != (length, blocks) or scales.dtype != np.float32:
-            raise ValueError(f"{name} is {scales.dtype} {scales.shape}; wanted float32 {(length, blocks)}")
-    total = np.zeros((rows, columns), np.float32)
-    for block in range(blocks):
-        k = slice(block * BLOCK, (block + 1) * BLOCK)
-        partial = block_product(a_codes[:, k], b_codes[:, k], a_format, b_format)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            scale = a_scales[:, block, None] * b_scales[None, :, block]
-        total = formats.fma32(partial, scale, total)
-    return canonical_nan(total)
 
+    def product(a_block: np.ndarray, b_block: np.ndarray) -> np.ndarray:
+        return block_product(a_block, b_block, a_format, b_format)
 
-def canonical_nan(x: np.ndarray) -> np.ndarray:
-    """float32 `x` with every NaN made 0x7fffffff, which is what NVIDIA's instructions return; may be x itself."""
-    nan = np.isnan(x)
-    return np.where(nan, _NAN, x) if np.count_nonzero(nan) else x
-
-
-def converted(x: np.ndarray, format: Format) -> np.ndarray:
-    """float32 `x` as `cvt.rn` makes it of a format (float32: as it is): NaN becomes 0x7fff in bfloat16."""
-    result = formats.cast(x, format, saturate=False)
-    if format is formats.BF16:
-        result.view(np.uint16)[np.isnan(x)] = 0x7FFF
-    return result
+    return promoted(product, a_codes, a_scales, b_codes, b_scales)
 
 
 @cache

@@ -19,8 +19,7 @@ import numpy as np
 
 from kingpost import formats
 from kingpost.formats import BF16, E4M3, E5M2, F16, UE8M0, Format
-from kingpost.scaling import BLOCK
-from kingpost.targets.nvidia.arithmetic import canonical_nan
+from kingpost.targets.promoted import canonical_nan, promoted
 
 STEP_BYTES = 32  # of K, of each operand, in one instruction
 SCALED = 32  # elements of K that share a scale
@@ -77,6 +76,13 @@ def tcgen05_f32(
     return total
 
 
+def block_product(
+    a_codes: np.ndarray, b_codes: np.ndarray, a_format: Format = E4M3, b_format: Format = E4M3
+) -> np.ndarray:
+    """a @ b.T from zero: uint8 [M, K] and [N, K], any K (zeros fill the last step). Returns float32 [M, N]."""
+    return tcgen05_f32(_padded(a_codes), _padded(b_codes), None, a_format, b_format)
+
+
 def promoted_product(
     a_codes: np.ndarray,
     a_scales: np.ndarray,
@@ -90,14 +96,11 @@ def promoted_product(
     a_codes: uint8 [M, K], a_scales: float32 [M, ceil(K/128)]; b_codes: uint8 [N, K], b_scales: [N, ceil(K/128)].
     Returns float32 [M, N]: for each 128-block of K, ascending, total = fma(partial, rn32(a_scale * b_scale), total).
     """
-    total = np.zeros((len(a_codes), len(b_codes)), np.float32)
-    for block in range(-(-a_codes.shape[1] // BLOCK)):
-        parts = [_padded(codes[:, block * BLOCK : (block + 1) * BLOCK]) for codes in (a_codes, b_codes)]
-        partial = tcgen05_f32(parts[0], parts[1], None, a_format, b_format)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            scale = a_scales[:, block, None] * b_scales[None, :, block]
-        total = formats.fma32(partial, scale, total)
-    return canonical_nan(total)
+
+    def product(a_block: np.ndarray, b_block: np.ndarray) -> np.ndarray:
+        return block_product(a_block, b_block, a_format, b_format)
+
+    return promoted(product, a_codes, a_scales, b_codes, b_scales)
 
 
 def _padded(codes: np.ndarray) -> np.ndarray:

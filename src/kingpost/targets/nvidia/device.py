@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from kingpost import formats
 from kingpost.arrays import View
 from kingpost.program import Launch, Program, TensorMap, pack
 from kingpost.registry import AnyProblem, Candidate, Device, Named, Operands
-from kingpost.scaling import ScaledTensor
 from kingpost.targets import portable_candidates
 from kingpost.targets.emulated_chip import EmulatedChip
 from kingpost.targets.nvidia import planner
-from kingpost.targets.nvidia.arithmetic import converted, promoted_product
+from kingpost.targets.nvidia.arithmetic import block_product
 from kingpost.targets.nvidia.ptx import ptx
 from kingpost.targets.nvidia.targets import SM_90A
 
@@ -106,12 +104,8 @@ class EmulatedHopper(EmulatedChip):
     def text(self, program: Program) -> str:
         return ptx(program)
 
-    def model(self, a: ScaledTensor, b: ScaledTensor, out_dtype: Any) -> np.ndarray:
-        weight = b.T
-        a_codes, b_codes = (np.asarray(t.data).view(np.uint8) for t in (a, weight))
-        (n, _), repeated = weight.shape, np.repeat(np.asarray(weight.scales), 128, axis=0)
-        product = promoted_product(a_codes, np.asarray(a.scales), b_codes, repeated[:n])
-        return converted(product, formats.named(out_dtype))
+    def block_product(self, a_codes: np.ndarray, b_codes: np.ndarray) -> np.ndarray:
+        return block_product(a_codes, b_codes)
 
 
 class _Cuda:
