@@ -1,5 +1,8 @@
 """The truth, and a bound on errors that holds for every arithmetic and still catches a lost step."""
 
+from fractions import Fraction
+from operator import mul
+
 import numpy as np
 import pytest
 
@@ -42,8 +45,31 @@ def on_cpu(a, w, out_format="float32"):
 
 def test_truth_is_the_exact_product():
     a, w = operands("normal", 3, 5, 150)
-    values = [formats.decode(t.data, dtype=np.float64) * t.scaling.expand(t.scales, t.shape) for t in (a, w)]
-    np.testing.assert_array_equal(reference.truth(a, w.T), values[0] @ values[1].T)
+    codes = [
+        [[Fraction(float(code)) for code in row] for row in formats.decode(t.data, dtype=np.float64)] for t in (a, w)
+    ]
+    scales = [
+        [[Fraction(float(scale)) for scale in row] for row in t.scaling.by_block(t.scales, t.shape)] for t in (a, w)
+    ]
+    for place, value in np.ndenumerate(reference.truth(a, w.T)):
+        (x, y), (x_scales, y_scales) = ([part[i] for part, i in zip(parts, place)] for parts in (codes, scales))
+        blocks = [
+            sum(map(mul, x[k : k + 128], y[k : k + 128])) * x_scales[k // 128] * y_scales[k // 128] for k in (0, 128)
+        ]
+        assert abs(Fraction(value) - sum(blocks)) <= sum(map(abs, blocks)) * Fraction(2) ** -52
+
+
+def test_what_cancels_within_a_block_is_zero():
+    """Whatever the scales: a kernel sums codes, so it gives 0, and is right to."""
+    codes = np.array([[1.875, -1.875, -1.875]], np.float32), np.array([[1.875, 1.625, 0.25]], np.float32)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        a, w = (
+            ScaledTensor(formats.cast(x, "e4m3"), rng.uniform(1e-4, 1, (1, 1)).astype(np.float32), scaling)
+            for x, scaling in zip(codes, ("1x128", "128x128"))
+        )
+        assert reference.truth(a, w.T) == 0
+        assert reference.check(on_cpu(a, w), a, w.T) == reference.check(on_hopper(a, w), a, w.T) == 0
 
 
 @pytest.mark.parametrize("rows, columns, depth", SHAPES)
