@@ -132,7 +132,8 @@ def _read_box(tensor: TensorMap, origin: tuple[int, ...]) -> np.ndarray:
 def _view_addresses(tensor: TensorMap, origin: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """The global address of every byte of a box, and whether it lies inside the tensor: [rows, row bytes] each."""
     view, itemsize = tensor.view, tensor.view.format.itemsize
-    address, inside = np.zeros((), np.int64), np.ones((), bool)
+    address: np.ndarray = np.zeros((), np.int64)
+    inside: np.ndarray = np.ones((), bool)
     for index, size, stride in zip(_indices(tensor, origin), view.shape, view.strides):
         address = address[..., None] + index * stride
         inside = inside[..., None] & (index >= 0) & (index < size)
