@@ -1,6 +1,8 @@
 """Views: memory as it is, from numpy, torch and whoever speaks their protocols."""
 
 import gc
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -125,3 +127,28 @@ def test_torch_refusals_name_the_argument():
         view(torch.zeros(3, dtype=torch.complex64), "a")
     with pytest.raises(ValueError, match=r"a is sparse"):
         view(torch.zeros(3, 3).to_sparse(), "a")
+
+
+class _Gpu:
+    """A torch tensor that says it is on a GPU."""
+
+    is_cuda, device = True, "cuda:0"
+
+
+def test_on_stream_names_the_callers_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(arrays, "_is_torch", lambda type_: True)
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda handle, device: SimpleNamespace(cuda_stream=handle))
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    for given, handle in ((7, 7), (0, 0), (SimpleNamespace(cuda_stream=5), 5)):
+        with arrays.on_stream(_Gpu(), given) as entered:
+            assert entered.cuda_stream == handle
+    for given in (None, "fast"):  # the device refuses what is no stream
+        with arrays.on_stream(_Gpu(), given) as entered:
+            assert entered is None
+
+
+def test_on_stream_leaves_the_host_alone() -> None:
+    with arrays.on_stream(np.zeros(3), 7) as entered:
+        assert entered is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +116,20 @@ def empty(shape: tuple[int, ...], format: Format, like: Any, device: Any = None)
     if device is not None and str(device) != "cpu":
         raise ValueError(f"device is {device!r}; numpy arrays exist on 'cpu' only, wanted a torch tensor")
     return np.empty(shape, format.dtype)
+
+
+def on_stream(like: Any, stream: Any) -> AbstractContextManager[Any]:
+    """While it lasts, torch allocates and fills on the caller's stream, if one is given and `like` is on a GPU.
+
+    A result taken from the current stream's memory could still be in use there when another stream writes it. stream:
+    a handle or a torch.cuda.Stream; what is neither is left to the device to refuse.
+    """
+    if stream is None or not _is_torch(type(like)) or not like.is_cuda:
+        return nullcontext()
+    cuda = sys.modules["torch"].cuda
+    if isinstance(stream, int):
+        stream = cuda.ExternalStream(stream, device=like.device) if stream else cuda.default_stream(like.device)
+    return cuda.stream(stream) if hasattr(stream, "cuda_stream") else nullcontext()
 
 
 _Reader = Callable[[Any, str], View]

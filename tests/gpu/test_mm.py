@@ -274,3 +274,18 @@ def test_threads_on_streams_of_their_own(torch: Any) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("how", ["torch's", "handle"])
+def test_a_new_result_belongs_to_the_callers_stream(torch: Any, how: str) -> None:
+    """Memory freed while its own stream still writes it must not become the result on another stream."""
+    given = operands(64, 512, 384)
+    device, stream = OnDevice(torch, given), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    busy = torch.empty(64, 512, dtype=torch.bfloat16, device="cuda")
+    torch.cuda._sleep(200_000_000)
+    busy.fill_(float("nan"))  # runs after the product, if that does not wait for it
+    del busy
+    d = kp.mm(*device.scaled(), stream=stream if how == "torch's" else stream.cuda_stream)
+    torch.cuda.synchronize()
+    assert bits(d) == given.expected(BF16).tobytes()

@@ -29,7 +29,8 @@ def add(x: Any, y: Any, *, device: str | Device | None = None, stream: Any = Non
         _check_rows(name, each)
     if second.shape != first.shape:
         raise ValueError(f"y has shape {list(second.shape)}; {list(first.shape)}, that of x, is wanted")
-    d = arrays.empty(first.shape, F32, like=x)
+    with arrays.on_stream(x, stream):
+        d = arrays.empty(first.shape, F32, like=x)
     _run("vector_add", {"x": first, "y": second}, {"d": view(d)}, {}, device, stream)
     return d
 
@@ -83,7 +84,8 @@ def relayout(scales: Any, layout: str, *, device: str | Device | None = None, st
     _check_shape("scales", source, "[M, B]", 2)
     if source.format is not F32:
         raise TypeError(f"scales are {source.format.name}; float32 is wanted")
-    moved = scaling.empty_scales(source.shape, layout, like=scales)
+    with arrays.on_stream(scales, stream):
+        moved = scaling.empty_scales(source.shape, layout, like=scales)
     _run("relayout", {"source": source}, {"destination": view(moved)}, {}, device, stream)
     return moved
 
@@ -103,7 +105,8 @@ def dequantize(t: ScaledTensor, *, out_dtype: Any = F32, device: str | Device | 
     format = formats.named(out_dtype)
     if format not in FLOATS:
         raise ValueError(f"out_dtype is {format.name}; {_names(FLOATS)} is wanted")
-    d = arrays.empty(data.shape, format, like=t.data)
+    with arrays.on_stream(t.data, stream):
+        d = arrays.empty(data.shape, format, like=t.data)
     _run("dequantise", {"data": data, "scales": scales}, {"d": view(d)}, {}, device, stream)
     return d
 
@@ -127,8 +130,9 @@ def _cast(
     floor = scaling.amax_floor(eps)
     if source.device == "cpu" and not np.isfinite(source.numpy()).all():
         raise ValueError("x holds NaN or infinity; finite numbers are wanted")
-    data = arrays.empty(shape, codes, like=x)
-    scales = scaling.empty_scales(BY_ROW.scales_shape(shape), layout, like=x)
+    with arrays.on_stream(x, stream):
+        data = arrays.empty(shape, codes, like=x)
+        scales = scaling.empty_scales(BY_ROW.scales_shape(shape), layout, like=x)
     options = {"eps": float(floor), "power_of_two": bool(power_of_two)}
     _run(op, {"x": source}, {"data": view(data), "scales": view(scales)}, options, device, stream)
     return ScaledTensor(data, scales, BY_ROW)

@@ -63,14 +63,16 @@ def _product(
     _check_one_device(views)
     chosen = registry.find(views[0].device if device is None else device)
     given = out is not None
-    out, d = _result(a, b, out, out_dtype)
+    with arrays.on_stream(a.data, stream):
+        out, d = _result(a, b, out, out_dtype)
     m, k, n = *a.shape, b.shape[1]
     torch_arrays = not isinstance(a.data, np.ndarray)
     handle = chosen.stream(stream, torch_arrays)
     if m == 0 or n == 0:
         return out
     if k == 0:
-        out[...] = 0
+        with arrays.on_stream(a.data, stream):
+            out[...] = 0
         return out
     operands = _operands(views, d)
     if given:
