@@ -52,4 +52,4 @@ def test_ptxas_accepts_without_a_remark(program: Program) -> None:
 def test_each_target_has_the_lowest_version_that_serves() -> None:
     arrays = [np.zeros(64, SINGLE) for _ in range(3)]
     heads = [ptx(launch(vector_add, target, *arrays).program).splitlines()[:2] for target in (SM_90A, SM_100A)]
-    assert heads == [[".version 8.0", ".target sm_90a"], [".version 8.6", ".target sm_100a"]]
+    assert heads == [[".version 8.0", ".target sm_90a"], [".version 8.8", ".target sm_100a"]]

@@ -10,7 +10,7 @@ from kingpost.program import Instruction, Loop, Mask, Node, Operand, Program, Re
 from kingpost.program.registers import Storage
 from kingpost.program.tensor_map import TensorMapType
 
-VERSIONS = {"sm_90a": "8.0", "sm_100a": "8.6"}  # the lowest that serve, so that older drivers accept them
+VERSIONS = {"sm_90a": "8.0", "sm_100a": "8.8"}  # the lowest that serve; block scales of 32 came with 8.8
 REGISTERS_PER_BLOCK = 65536
 
 _ARITHMETIC = {
