@@ -125,6 +125,25 @@ def cast(x: Any, format: Any, *, saturate: bool = True) -> np.ndarray:
         return wide.astype(target.dtype)
 
 
+_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
+
+
+def canonical_nan(x: np.ndarray) -> np.ndarray:
+    """float32 `x` with every NaN made 0x7fffffff, as portable operations give it; may be x itself."""
+    nan = np.isnan(x)
+    return np.where(nan, _NAN, x) if np.count_nonzero(nan) else x
+
+
+def converted(x: np.ndarray, format: Format) -> np.ndarray:
+    """float32 `x` as kernels store it in a format: NaN is 0x7fffffff in float32, 0x7fff in bfloat16."""
+    if format is F32:
+        return canonical_nan(x)
+    result = cast(x, format, saturate=False)
+    if format is BF16:
+        result.view(np.uint16)[np.isnan(x)] = 0x7FFF
+    return result
+
+
 def _power_of_two(x: np.ndarray, saturate: bool) -> np.ndarray:
     """float32 `x` to ue8m0, whose codes are the exponent field of float32; ml_dtypes releases differ on ties."""
     bits = x.view(np.int32)

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from kingpost import formats, reference
-from kingpost.formats import BF16, F32, Format
+from kingpost.formats import BF16, F32, Format, converted
 from kingpost.portable import tile_product
 from kingpost.program import Target
 from kingpost.scaling import ScaledTensor
 from kingpost.targets.nvidia.arithmetic import promoted_product
-from kingpost.targets.promoted import converted
 
 from .harness import LAYOUTS, ORDERS, TARGETS, inside, launch, run, same_bits
 

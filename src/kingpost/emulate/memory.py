@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -44,14 +46,14 @@ class Provenance:
         self.writer[at], self.time[at], self.proxy[at] = agent.number, self.clock(), proxy
 
 
-class _ThreadAccess:
+class _ThreadAccess(ABC):
     """Accesses by a warp's threads, through the generic proxy, in memory that can `read` and `write` bytes."""
 
-    def read(self, addresses: np.ndarray, agent: Agent) -> np.ndarray:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, addresses: np.ndarray, agent: Agent) -> np.ndarray: ...
 
-    def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None: ...
 
     def load(self, warp: Warp, addresses: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """One value of `dtype` a lane."""
@@ -168,8 +170,6 @@ class GlobalMemory(_ThreadAccess):
 
 
 def _bytes_at(start: int, size: int) -> np.ndarray:
-    import ctypes
-
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(start))
 
 

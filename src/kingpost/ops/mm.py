@@ -59,12 +59,12 @@ def _product(
     op: str, a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any, device: str | Device | None, stream: Any
 ) -> Any:
     _check_operands(a, b)
-    views = [view(array, name) for array, name in zip((a.data, a.scales, b.data, b.scales), NAMES)]
+    views = _views(a, b)
     _check_one_device(views)
     chosen = registry.find(views[0].device if device is None else device)
     given = out is not None
     with arrays.on_stream(a.data, stream):
-        out, d = _result(a, b, out, out_dtype)
+        out, d = _result(a, b, out, out_dtype, views[0].device)
     m, k, n = *a.shape, b.shape[1]
     torch_arrays = not isinstance(a.data, np.ndarray)
     handle = chosen.stream(stream, torch_arrays)
@@ -88,8 +88,8 @@ def launch_mm(a: ScaledTensor, b: ScaledTensor, out: Any, device: Device) -> Any
     if 0 in (sizes := (*a.shape, b.shape[1])):
         m, k, n = sizes
         raise ValueError(f"M, N, K are {m}, {n}, {k}; at least 1 of each is wanted: an empty product runs no program")
-    views = [view(array, name) for array, name in zip((a.data, a.scales, b.data, b.scales), NAMES)]
-    _, d = _result(a, b, out, None)
+    views = _views(a, b)
+    _, d = _result(a, b, out, None, views[0].device)
     return plan.planned(_problem("mm", a, b, d.format), device).plan.candidate(a.shape[0]).bind(_operands(views, d))
 
 
@@ -108,6 +108,10 @@ def _check_operands(a: ScaledTensor, b: ScaledTensor) -> None:
         raise ValueError(f"N, the columns of b, is {n}; a multiple of {N_GRID} is wanted")
     if k % K_GRID:
         raise ValueError(f"K, the columns of a, is {k}; a multiple of {K_GRID} is wanted")
+
+
+def _views(a: ScaledTensor, b: ScaledTensor) -> list[View]:
+    return [view(array, name) for array, name in zip((a.data, a.scales, b.data, b.scales), NAMES)]
 
 
 def _check_one_device(views: list[View]) -> None:
@@ -135,8 +139,8 @@ def _check_values(a: ScaledTensor, b: ScaledTensor, views: list[View]) -> None:
         scaling.validate(b)
 
 
-def _result(a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any) -> tuple[Any, View]:
-    """The array to write, new if none was given, and its view."""
+def _result(a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any, where: str) -> tuple[Any, View]:
+    """The array to write, new if none was given, and its view. where: the device that `a` is on."""
     wanted = (a.shape[0], b.shape[1])
     if out_dtype is not None:
         format = _out_format(out_dtype)
@@ -153,7 +157,7 @@ def _result(a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any) -> tuple
         raise ValueError(f"out has shape {list(d.shape)}; {list(wanted)} is wanted")
     if d.format is not format:
         raise TypeError(f"out is {d.format.name}; {format.name} is wanted")
-    if d.device != (where := view(a.data, "a.data").device):
+    if d.device != where:
         raise ValueError(f"out is on {d.device}; {where}, where a is, is wanted")
     _check_rows("out", d)
     if isinstance(out, np.ndarray) and not out.flags.writeable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kingpost.formats import Format
 from kingpost.program.registers import Operand, Register
@@ -12,7 +12,6 @@ from kingpost.program.registers import Operand, Register
 if TYPE_CHECKING:
     from kingpost.program.builder import Builder
 
-Address = TypeVar("Address")
 SWIZZLES = (0, 32, 64, 128)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kingpost.formats import BF16, E4M3FNUZ, Format, cast, decode, fma32
+from kingpost.formats import BF16, E4M3FNUZ, Format, canonical_nan, cast, converted, decode, fma32
 from kingpost.program.instruction import Operation, operation
 from kingpost.program.registers import Registers
 from kingpost.program.types import Type, f32, pred, s32, u32, u64
@@ -37,12 +37,8 @@ def _portable(
         )(does)
 
 
-_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
-
-
 def _one_nan(x: Any) -> Any:
-    nan = np.isnan(x) if x.dtype == f32.dtype else False
-    return np.where(nan, _NAN, x) if np.any(nan) else x
+    return canonical_nan(x) if x.dtype == f32.dtype else x
 
 
 def _smaller(a: Any, b: Any) -> Any:
@@ -111,11 +107,7 @@ def _truncated(x: Any, type: Type) -> Any:
 
 
 def _pack_bf16(warp: Any, low: Any, high: Any) -> Any:
-    """NaN becomes 0x7fff."""
-    halves = []
-    for half in (low, high):
-        codes = cast(half, BF16, saturate=False).view(np.uint16).astype(np.uint32)
-        halves.append(np.where(np.isnan(half), np.uint32(0x7FFF), codes))
+    halves = [converted(half, BF16).view(np.uint16).astype(np.uint32) for half in (low, high)]
     return halves[0] | halves[1] << np.uint32(16)
 
 
@@ -177,51 +169,32 @@ def _parameter(type: Type) -> Operation:
     return parameter
 
 
-def _memory(type: Type) -> tuple[Operation, Operation, Operation, Operation]:
-    bytes = type.bits // 8
-
-    def traffic(unit: str) -> dict[str, float]:
-        return {"issue": 1.0, unit: 32.0 * bytes}
+def _scalars(type: Type, space: str, address: Type) -> tuple[Operation, Operation]:
+    """Loads and stores of one register of a type."""
+    bytes = 32.0 * type.bits // 8
 
     @operation(
         None,
-        name=f"load_global.{type.name}",
-        reads={"address": u64},
+        name=f"load_{space}.{type.name}",
+        reads={"address": address},
         writes={"d": type},
-        uses=traffic("global load bytes"),
+        uses={"issue": 1.0, f"{space} load bytes": bytes},
     )
-    def load_global(warp, address, *, offset=0):  # type: ignore[no-untyped-def]
-        return warp.block.memory.load(warp, warp.broadcast(address) + np.uint64(offset), type.dtype)
+    def load(warp, address, *, offset=0):  # type: ignore[no-untyped-def]
+        at = warp.broadcast(address) + address.dtype.type(offset)
+        return warp.memory(space).load(warp, at, type.dtype)
 
     @operation(
         None,
-        name=f"store_global.{type.name}",
-        reads={"address": u64, "value": type},
-        uses=traffic("global store bytes"),
+        name=f"store_{space}.{type.name}",
+        reads={"address": address, "value": type},
+        uses={"issue": 1.0, f"{space} store bytes": bytes},
     )
-    def store_global(warp, address, value, *, offset=0):  # type: ignore[no-untyped-def]
-        warp.block.memory.store(warp, warp.broadcast(address) + np.uint64(offset), warp.broadcast(value, type))
+    def store(warp, address, value, *, offset=0):  # type: ignore[no-untyped-def]
+        at = warp.broadcast(address) + address.dtype.type(offset)
+        warp.memory(space).store(warp, at, warp.broadcast(value, type))
 
-    @operation(
-        None,
-        name=f"load_shared.{type.name}",
-        reads={"address": u32},
-        writes={"d": type},
-        uses=traffic("shared load bytes"),
-    )
-    def load_shared(warp, address, *, offset=0):  # type: ignore[no-untyped-def]
-        return warp.block.shared.load(warp, warp.broadcast(address) + np.uint32(offset), type.dtype)
-
-    @operation(
-        None,
-        name=f"store_shared.{type.name}",
-        reads={"address": u32, "value": type},
-        uses=traffic("shared store bytes"),
-    )
-    def store_shared(warp, address, value, *, offset=0):  # type: ignore[no-untyped-def]
-        warp.block.shared.store(warp, warp.broadcast(address) + np.uint32(offset), warp.broadcast(value, type))
-
-    return load_global, store_global, load_shared, store_shared
+    return load, store
 
 
 def _vectors(type: Type, space: str, address: Type, count: int) -> tuple[Operation, Operation]:
@@ -291,8 +264,10 @@ def _define(*operations: Operation) -> None:
 
 
 for _type in (u32, f32, u64):
-    _define(_parameter(_type), *_memory(_type))
+    _define(_parameter(_type))
 for _space, _address in (("global", u64), ("shared", u32)):
+    for _type in (u32, f32, u64):
+        _define(*_scalars(_type, _space, _address))
     _define(*_narrow(_space, _address, 8), *_narrow(_space, _address, 16))
     for _type in (u32, f32):
         _define(*_vectors(_type, _space, _address, 2), *_vectors(_type, _space, _address, 4))

@@ -12,7 +12,7 @@ from kingpost.program import Launch, Target
 from kingpost.registry import AnyProblem, Candidate, HostMemory
 from kingpost.scaling import ScaledTensor
 from kingpost.targets import portable_candidates
-from kingpost.targets.promoted import converted, promoted
+from kingpost.targets.promoted import promoted
 
 
 class EmulatedChip(HostMemory):
@@ -42,4 +42,4 @@ class EmulatedChip(HostMemory):
         a_codes, b_codes = (np.asarray(t.data).view(np.uint8) for t in (a, weight))
         b_scales = weight.scaling.by_block(np.asarray(weight.scales), weight.shape)
         total = promoted(self.block_product, a_codes, np.asarray(a.scales), b_codes, b_scales)
-        return converted(total, formats.named(out_dtype))
+        return formats.converted(total, formats.named(out_dtype))

@@ -7,10 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kingpost import formats
-from kingpost.formats import BF16, F32, Format
 from kingpost.scaling import BLOCK
-
-_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 
 
 def promoted(
@@ -38,20 +35,4 @@ def promoted(
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             scale = a_scales[:, block, None] * b_scales[None, :, block]
         total = formats.fma32(partial, scale, total)
-    return canonical_nan(total)
-
-
-def canonical_nan(x: np.ndarray) -> np.ndarray:
-    """float32 `x` with every NaN made 0x7fffffff, as portable operations give it; may be x itself."""
-    nan = np.isnan(x)
-    return np.where(nan, _NAN, x) if np.count_nonzero(nan) else x
-
-
-def converted(x: np.ndarray, format: Format) -> np.ndarray:
-    """float32 `x` as kernels store it in a format: NaN is 0x7fffffff in float32, 0x7fff in bfloat16."""
-    if format is F32:
-        return canonical_nan(x)
-    result = formats.cast(x, format, saturate=False)
-    if format is BF16:
-        result.view(np.uint16)[np.isnan(x)] = 0x7FFF
-    return result
+    return formats.canonical_nan(total)

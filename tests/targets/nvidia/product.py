@@ -10,13 +10,12 @@ import ml_dtypes
 import numpy as np
 
 from kingpost import ops
-from kingpost.formats import Format
+from kingpost.formats import Format, converted
 from kingpost.program import Launch
 from kingpost.registry import Problem
 from kingpost.scaling import ScaledTensor
 from kingpost.targets.nvidia import planner
 from kingpost.targets.nvidia.arithmetic import promoted_product
-from kingpost.targets.promoted import converted
 
 NAN_CODES = (0x7F, 0xFF)
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from kingpost.formats import canonical_nan
+
 FRACTION_BITS = 24  # of products and of the accumulator, when they are aligned
 SUM_BITS = 31  # of the sum before it is rounded
 FLOAT8_STEP, HALF_STEP = 16, 8  # products fused at once
 _NO_EXPONENT = -999  # of a zero product: below every other
-_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 
 _Sum = tuple[np.ndarray, np.ndarray]  # significand (float64), exponent (int)
 
@@ -44,7 +45,7 @@ def cdna3_half(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 def rounded_once(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """c + a @ b.T in float64, rounded to float32: a [M, K], b [N, K] of any float dtype, c float32 [M, N]."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return _one_nan((a.astype(np.float64) @ b.astype(np.float64).T + c).astype(np.float32))
+        return canonical_nan((a.astype(np.float64) @ b.astype(np.float64).T + c).astype(np.float32))
 
 
 def matrix_product(target: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -73,7 +74,7 @@ def _fused(a: np.ndarray, b: np.ndarray, c: np.ndarray, split: bool) -> np.ndarr
         else:
             dot = _truncated(s, e)
         result = _accumulated(dot, np.where(np.isfinite(c), c, np.float32(0)), drops=split)
-    return _one_nan(np.where(special, ieee, result))
+    return canonical_nan(np.where(special, ieee, result))
 
 
 def _truncated(s: np.ndarray, e: np.ndarray) -> _Sum:
@@ -110,7 +111,3 @@ def _parts(x: np.ndarray, lowest: int) -> _Sum:
 def _lowest(dtype: np.dtype) -> int:
     """The exponent of a format's smallest normal number."""
     return {"float8_e4m3fnuz": -7, "float8_e5m2fnuz": -15, "float16": -14, "bfloat16": -126}[dtype.name]
-
-
-def _one_nan(x: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(x), _NAN, x)

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kingpost import formats
-from kingpost.formats import E4M3, E5M2, Format
-from kingpost.targets.promoted import canonical_nan, promoted
+from kingpost.formats import E4M3, E5M2, Format, canonical_nan
+from kingpost.targets.promoted import promoted
 
 STEP = 32  # products in one instruction step
 FRACTION_BITS = 13
@@ -25,7 +25,6 @@ FRACTION_BITS = 13
 _ZERO = -64  # the exponent of a zero operand: two of them still fit int8, and lie below every product's
 _NO_PRODUCT = -40  # a product of two non-zeros has at least exponent -28 (e5m2), one with a zero at most -49
 _TILE = 8192  # outputs computed at once: their products take 1 MiB, about what a core has in its second cache
-_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 
 
 class _Operand(NamedTuple):

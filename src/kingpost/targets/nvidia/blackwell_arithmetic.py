@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kingpost import formats
-from kingpost.formats import BF16, E4M3, E5M2, F16, UE8M0, Format
-from kingpost.targets.promoted import canonical_nan, promoted
+from kingpost.formats import BF16, E4M3, E5M2, F16, UE8M0, Format, canonical_nan
+from kingpost.targets.promoted import promoted
 
 STEP_BYTES = 32  # of K, of each operand, in one instruction
 SCALED = 32  # elements of K that share a scale

@@ -29,7 +29,7 @@ class CudaDevice(Named):
         from kingpost.targets.nvidia import driver
 
         self.driver, self.index = driver, index
-        self.name = self.memory = f"cuda:{index}"
+        self.name = f"cuda:{index}"
         self.properties = driver.properties(index)
         self.description = f"{self.properties.name}, {self.properties.target}"
         self.chip = planner.Chip(self.properties.multiprocessors, self.properties.shared_bytes_per_block)
@@ -58,7 +58,7 @@ class CudaDevice(Named):
     @contextmanager
     def staged(self, operands: Operands, stream: int) -> Iterator[Operands]:
         where = {view.device for view in operands.views.values()}
-        if where == {self.memory}:
+        if where == {self.name}:
             yield operands
         elif where == {"cpu"}:
             copies = operands.moved(lambda view: self._copied(view, stream))

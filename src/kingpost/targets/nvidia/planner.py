@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kingpost.formats import E4M3, Format
-from kingpost.program import Argument, Launch, Program, TensorMap
+from kingpost.program import Launch, Program
 from kingpost.registry import AnyProblem, Operands, Problem
 from kingpost.targets.nvidia.kernels.sm90_fp8_block_scaled import BLOCK_K, sm90_fp8_block_scaled
 
@@ -108,21 +108,23 @@ class BlockScaledCandidate:
                     f"{name}.scales have strides {view.strides} bytes over shape {view.shape}; strides of "
                     f"at least 0 and an extent below {LARGEST_EXTENT} bytes are wanted"
                 )
-        arguments: dict[str, Argument] = {"m": m, "n": n, "k": k}
-        for parameter in program.parameters:
-            if parameter.name in ("a", "b", "d"):
-                arguments[parameter.name] = TensorMap(parameter.type, operands[parameter.name])  # type: ignore[arg-type]
         scale_a, scale_b = operands["scale_a"], operands["scale_b"]
-        arguments |= {
-            "scale_a": scale_a.pointer,
-            "scale_a_row_stride": scale_a.strides[0],
-            "scale_a_block_stride": scale_a.strides[1],
-            "scale_b": scale_b.pointer,
-            "scale_b_column_stride": scale_b.strides[0],
-            "scale_b_block_stride": scale_b.strides[1],
-        }
-        grid = min(self.tiles(m), chip.multiprocessors)
-        return Launch(program, grid, arguments, (scale_a, scale_b))
+        return Launch.of(
+            program,
+            min(self.tiles(m), chip.multiprocessors),
+            m=m,
+            n=n,
+            k=k,
+            a=operands["a"],
+            b=operands["b"],
+            d=operands["d"],
+            scale_a=scale_a,
+            scale_a_row_stride=scale_a.strides[0],
+            scale_a_block_stride=scale_a.strides[1],
+            scale_b=scale_b,
+            scale_b_column_stride=scale_b.strides[0],
+            scale_b_block_stride=scale_b.strides[1],
+        )
 
 
 def candidates(problem: AnyProblem, chip: Chip) -> list[BlockScaledCandidate]:

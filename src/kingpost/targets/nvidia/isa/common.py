@@ -71,8 +71,7 @@ def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
 )
 def mbarrier_wait(warp: Any, address: Any, parity: Any) -> Any:
     """Wait until the phase of this parity has completed."""
-    one = int(np.broadcast_to(parity, 32)[warp.active.argmax()])
-    return warp.block.unit(Mbarriers).wait(warp, _address(warp, address), one)
+    return warp.block.unit(Mbarriers).wait(warp, _address(warp, address), _one(warp, parity))
 
 
 def _address(warp: Any, address: Any) -> int:

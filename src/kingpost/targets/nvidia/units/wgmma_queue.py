@@ -117,8 +117,9 @@ class WgmmaQueues:
         rows = operand_addresses(product.a, 64)[16 * part : 16 * part + 16]
         a = self.block.shared.read(rows, action)
         b = self.block.shared.read(operand_addresses(product.b, product.n), action)
-        c = _matrix(_values(warp, accumulator)) if product.accumulate else None
-        _set_values(warp, accumulator, _fragment(wgmma_f32(a, b, c, product.a_format, product.b_format)))
+        held = warp.values[accumulator.storage][list(accumulator.indices)] if product.accumulate else None
+        d = wgmma_f32(a, b, None if held is None else _matrix(held), product.a_format, product.b_format)
+        warp.deliver(accumulator, _fragment(d), np.ones(32, bool))
         entry.done.add(part)
 
 
@@ -137,20 +138,6 @@ def operand_addresses(descriptor: int, rows: int) -> np.ndarray:
     if span == 0:  # 8-row groups of 16-byte rows; the two 16-byte halves of K lie `leading` apart
         return start + row // 8 * stride + row % 8 * 16 + byte // 16 * leading + byte % 16
     return swizzle(start + row // 8 * stride + row % 8 * span + byte, span)
-
-
-def _values(warp: Warp, accumulator: Registers) -> np.ndarray:
-    return warp.values[accumulator.storage][list(accumulator.indices)]
-
-
-def _set_values(warp: Warp, accumulator: Registers, values: np.ndarray) -> None:
-    storage = accumulator.storage
-    if storage not in warp.values:
-        warp.values[storage] = np.zeros((storage.size, 32), np.float32)
-        warp.undefined[storage] = np.ones((storage.size, 32), bool)
-    warp.values[storage][list(accumulator.indices)] = values
-    if storage in warp.undefined:
-        warp.undefined[storage][list(accumulator.indices)] = False
 
 
 def _fragment(rows: np.ndarray) -> np.ndarray:
