@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from kingpost import formats, reference
-from kingpost.scaling import ScaledTensor, quantize
+from kingpost.quantization import quantize
+from kingpost.scaling import ScaledTensor
 from kingpost.targets.cpu import product
 from kingpost.targets.nvidia import arithmetic
 

@@ -6,7 +6,8 @@ import pytest
 
 import kingpost.scaling as scaling
 from kingpost import formats
-from kingpost.scaling import ScaledTensor, dequantize, quantize, validate
+from kingpost.quantization import dequantize, quantize, validate
+from kingpost.scaling import ScaledTensor
 
 
 def data(*shape):

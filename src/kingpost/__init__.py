@@ -1,8 +1,9 @@
 """FP8 matrix products at the speed of the hardware, from Python; and for each, what holds it down."""
 
 from kingpost.ops import mm, relayout, silu_mul_quantize
+from kingpost.quantization import dequantize, quantize, validate
 from kingpost.registry import devices
-from kingpost.scaling import ScaledTensor, dequantize, quantize, validate
+from kingpost.scaling import ScaledTensor
 
 __version__ = "0.1.0"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, cast
 
@@ -31,12 +31,29 @@ BUILT_IN = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A product, for any number of rows M: D[M, n] = A[M, k] B[n, k]^T, with scaled operands. Its operands are a
-    [M, K], scale_a, b [N, K] (K-major, as weights are kept), scale_b and d [M, N].
+    """A product D = A B^T, for any number of rows M. b is [N, K], as weights are kept; `n` and `k` are its sizes.
 
-    op: "mm", or "tile_product", the same for as many rows and columns as a block of a device takes at once.
-    a_scaling, b_scaling: "1x128" (then scale_a is [M, ceil(K/128)]), "128x128" (scale_b is [ceil(N/128),
-    ceil(K/128)]), "row" or "tensor"; b_scaling is that of B as [n, k], as weights are kept.
+    op, and its operands in their order (those that the problem does without are left out):
+
+    "mm"            a [M, K], scale_a, b [N, K], scale_b, c, bias, d [M, N]
+    "tile_product"  the same for as many rows and columns as a block of a device takes at once
+    "batched_mm"    a [B, M, K], scale_a, b [B, N, K], scale_b, c, bias, d [B, M, N]: a product for each index of B
+    "summed_mm"     a [B, M, K], b [B, N, K], c, d [M, N]: the sum of the products
+    "grouped_mm"    b [G, N, K], scale_b, and the groups of rows, int32 on the device, as `by` says:
+                    "rows"    a [M, K], scale_a, b, scale_b, rows [M], c, bias, d [M, N]: each row's group, or -1
+                    "ends"    the same with ends [G]: group g's rows are ends[g - 1] to ends[g]
+                    "counts"  a [G, M, K], scale_a, b, scale_b, counts [G], c, bias, d [G, M, N]: the first counts[g] of
+                              each group's rows
+                    Rows of no group are not written.
+    "grouped_mm_k"  a [M, K], scale_a, b [N, K], scale_b, ends [G], c, d [G, M, N]: d[g] is the sum over
+                    ends[g - 1] to ends[g] of K. Each group starts a new block of scales, behind those of the last
+
+    a_scaling, b_scaling: "1x128", "128x128", "row", "tensor" or "1x32:ue8m0", of a as [M, K] and b as [N, K]; None for
+    formats without scales (then there is no scale_a, scale_b).
+    a_major, b_major: the dimension of a, b whose elements are neighbours in memory: "k" or "mn".
+    bias: the format of bias [N] ([G, N] or [B, N] where there are several b), None without. c: whether there is a c,
+    of d's shape and format. alpha: whether the total is multiplied by the number "alpha".
+    d = round(alpha * total + c + bias), each step in that order rounded to float32.
     """
 
     op: str
@@ -44,15 +61,35 @@ class Problem:
     k: int
     a_format: Format
     b_format: Format
-    a_scaling: str
-    b_scaling: str
+    a_scaling: str | None
+    b_scaling: str | None
     out_format: Format
     order: str = "ascending"
+    by: str | None = None
+    groups: int = 1  # B or G
+    a_major: str = "k"
+    b_major: str = "k"
+    c: bool = False
+    bias: Format | None = None
+    alpha: bool = False
 
     def __str__(self) -> str:
-        return (
-            f"{self.op} of {self.a_format.name} {self.a_scaling!r} by {self.b_format.name} {self.b_scaling!r} into "
-            f"{self.out_format.name}, n = {self.n}, k = {self.k}"
+        a, b = (
+            format.name + (f" {scaling!r}" if scaling else "") + (" (M or N contiguous)" if major == "mn" else "")
+            for format, scaling, major in (
+                (self.a_format, self.a_scaling, self.a_major),
+                (self.b_format, self.b_scaling, self.b_major),
+            )
+        )
+        more = [
+            f"{self.groups} groups" * (self.groups > 1),
+            f"by {self.by}" if self.by else "",
+            "c added" * self.c,
+            f"a bias of {self.bias.name} added" if self.bias else "",
+            "times alpha" * self.alpha,
+        ]
+        return f"{self.op} of {a} by {b} into {self.out_format.name}, n = {self.n}, k = {self.k}" + "".join(
+            f", {each}" for each in more if each
         )
 
 
@@ -60,21 +97,29 @@ class Problem:
 class Elementwise:
     """What is not a product, for arrays of any size. op, and its operands in order, the last one or two written:
 
-    "vector_add"     x [N], y [N], d [N]
-    "cast"           x [M, K], data [M, K], scales [M, ceil(K/128)]: scaled "1x128" as `kingpost.quantize` does
-    "silu_mul_cast"  x [M, 2K], data [M, K], scales [M, ceil(K/128)]: the cast of silu(x[:, :K]) * x[:, K:]
-    "relayout"       source, destination: float32 [M, B], equal but for their strides
-    "dequantise"     data [M, K], scales [M, ceil(K/128)], d [M, K]
+    "vector_add"       x [N], y [N], d [N]
+    "cast"             x [M, K], data [M, K], scales: as `kingpost.quantize` does, by option "scaling": "1x128" (scales
+                       [M, ceil(K/128)]) or "128x128" ([ceil(M/128), ceil(K/128)])
+    "transposed_cast"  x [K, M], ends [G] or left out, data [M, K], scales [M, blocks]: scaled "1x128" along K, every
+                       group of K (ends[g - 1] to ends[g]) starting a new block
+    "silu_mul_cast"    x [M, 2K], data [M, K], scales [M, ceil(K/128)]: the cast of silu(x[:, :K]) * x[:, K:]
+    "masked_silu_mul_cast"  x [G, M, 2K], counts [G], data [G, M, K], scales [G, M, ceil(K/128)]: the same, of the
+                       first counts[g] rows of each g
+    "relayout"         source, destination: float32 [M, B], equal but for their strides
+    "transpose"        source [R, C], destination [C, R]: codes of 8 bits
+    "dequantise"       data [M, K], scales [M, ceil(K/128)], d [M, K]
+    "add_slices"       x [S, M, N], c [M, N] or left out, d [M, N]: c and the slices added in float32, slice 0 first
 
-    formats: of each operand, by name. options: by name, "eps" and "power_of_two" of the two casts.
+    formats: of each operand, by name. options: by name, those of the casts: "eps", "power_of_two",
+    "reciprocal_maximum", "reciprocal_scale" and, of "cast", "scaling".
     """
 
     op: str
     formats: tuple[tuple[str, Format], ...]
-    options: tuple[tuple[str, float], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        options = "".join(f", {name} = {value:g}" for name, value in self.options)
+        options = "".join(f", {name} = {value}" for name, value in self.options)
         return f"{self.op} of {', '.join(f'{name} {format.name}' for name, format in self.formats)}{options}"
 
 
@@ -83,27 +128,30 @@ AnyProblem = Problem | Elementwise
 
 @dataclass(frozen=True)
 class Operands:
-    """The views of one call by the names of its problem's operands, in their order; `results` names those written."""
+    """The views of one call by the names of its problem's operands, in their order; `results` names those written.
+
+    rows: the extent by which a candidate is chosen: M, of groups what is expected of each. numbers: "alpha".
+    """
 
     views: dict[str, View]
     results: tuple[str, ...]
+    rows: int
+    numbers: tuple[tuple[str, float], ...] = ()
 
     def __getitem__(self, name: str) -> View:
         return self.views[name]
 
-    @property
-    def rows(self) -> int:
-        """The extent by which a candidate is chosen: M."""
-        return next(iter(self.views.values())).shape[0]
+    def get(self, name: str) -> View | None:
+        return self.views.get(name)
 
     def moved(self, move: Callable[[View], View]) -> Operands:
         """The same operands elsewhere."""
-        return Operands({name: move(view) for name, view in self.views.items()}, self.results)
+        return replace(self, views={name: move(view) for name, view in self.views.items()})
 
 
 def product_operands(a: View, scale_a: View, b: View, scale_b: View, d: View) -> Operands:
-    """The operands of a `Problem`."""
-    return Operands({"a": a, "scale_a": scale_a, "b": b, "scale_b": scale_b, "d": d}, ("d",))
+    """The operands of a plain "mm"."""
+    return Operands({"a": a, "scale_a": scale_a, "b": b, "scale_b": scale_b, "d": d}, ("d",), a.shape[0])
 
 
 class Candidate(Protocol):

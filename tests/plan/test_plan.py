@@ -53,7 +53,7 @@ class Recorder(HostMemory):
 
 
 def operands(*arrays: np.ndarray) -> Operands:
-    return Operands(dict(zip("xyd", map(view, arrays))), ("d",))
+    return Operands(dict(zip("xyd", map(view, arrays))), ("d",), len(arrays[0]))
 
 
 def test_the_least_time_wins_for_every_number_of_rows() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kingpost import formats, scaling
+from kingpost import formats, quantization
 from kingpost.formats import BF16, E4M3, F32, Format
 from kingpost.portable import cast, silu_mul_cast
 from kingpost.program import Target
@@ -58,7 +58,7 @@ def test_a_cast_is_quantize(target: Target, format: Format, power_of_two: bool) 
         x = drawn(rows, columns, format)
         data, scales = results(target, rows, columns)
         run(cast, target, x, data, scales, power_of_two=power_of_two)
-        want = scaling.quantize(x, "1x128", format=target.float8, power_of_two=power_of_two)
+        want = quantization.quantize(x, "1x128", format=target.float8, power_of_two=power_of_two)
         assert same_bits(data, want.data) and same_bits(scales, want.scales), (rows, columns)
 
 
@@ -100,7 +100,7 @@ def test_quotients_are_rounded_once(target: Target) -> None:
     x = np.stack(rows).astype(np.float32)
     data, scales = results(target, *x.shape)
     run(cast, target, x, data, scales)
-    want = scaling.quantize(x, "1x128", format=target.float8)
+    want = quantization.quantize(x, "1x128", format=target.float8)
     assert same_bits(scales, want.scales) and same_bits(data, want.data)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kingpost import formats, ops, scaling
+from kingpost import formats, ops, quantization, scaling
 from kingpost.conformance.check import Array, Check, Failure, Subject, check, expect_bits, expect_within
 from kingpost.formats import BF16, E4M3FNUZ, F32, Format
 from kingpost.scaling import BLOCK, LAYOUTS, ScaledTensor
@@ -44,7 +44,7 @@ def codes_survive(subject: Subject) -> None:
 def codes_decoded(subject: Subject) -> None:
     codes = np.arange(256, dtype=np.uint8).view(subject.float8.dtype).reshape(2, BLOCK)
     given = ScaledTensor(codes, np.array([[1.0], [0.5]], np.float32), "1x128")
-    expect_bits("values", ops.dequantize(given, device=subject.device), scaling.dequantize(given))
+    expect_bits("values", ops.dequantize(given, device=subject.device), quantization.dequantize(given))
 
 
 @check(CHECKS, "formats", "ties, subnormals, signed zeros, the largest and the smallest numbers", required=True)
@@ -63,7 +63,7 @@ def special_values(subject: Subject) -> None:
     rows[7] = np.geomspace(1e-38, 3e38, BLOCK)
     for eps, power_of_two in product((1e-4, 1e-10, 1e-30, 0.0), (False, True)):
         options: dict[str, Any] = {"format": subject.float8, "eps": eps, "power_of_two": power_of_two}
-        got, want = ops.cast(rows, device=subject.device, **options), scaling.quantize(rows, "1x128", **options)
+        got, want = ops.cast(rows, device=subject.device, **options), quantization.quantize(rows, "1x128", **options)
         expect_same(f"eps = {eps:g}, power_of_two = {power_of_two}", got, want)
 
 
@@ -72,14 +72,14 @@ def cast_bits(subject: Subject) -> None:
     for format, power_of_two in product((F32, BF16), (False, True)):
         x = drawn((ROWS, COLUMNS), format)
         got = ops.cast(x, format=subject.float8, power_of_two=power_of_two, device=subject.device)
-        want = scaling.quantize(x, "1x128", format=subject.float8, power_of_two=power_of_two)
+        want = quantization.quantize(x, "1x128", format=subject.float8, power_of_two=power_of_two)
         expect_same(f"{format.name}, power_of_two = {power_of_two}", got, want)
 
 
 @check(CHECKS, "cast", "scales in every named layout")
 def cast_layouts(subject: Subject) -> None:
     x = drawn((ROWS, COLUMNS), BF16, seed=1)
-    want = scaling.quantize(x, "1x128", format=subject.float8)
+    want = quantization.quantize(x, "1x128", format=subject.float8)
     for layout in LAYOUTS:
         expect_same(layout, ops.cast(x, format=subject.float8, layout=layout, device=subject.device), want)
 
@@ -88,7 +88,7 @@ def cast_layouts(subject: Subject) -> None:
 def cast_strided(subject: Subject) -> None:
     x = drawn((ROWS, 2 * COLUMNS), F32, seed=2)[:, :COLUMNS]
     got = ops.cast(x, format=subject.float8, device=subject.device)
-    expect_same("rows", got, scaling.quantize(x, "1x128", format=subject.float8))
+    expect_same("rows", got, quantization.quantize(x, "1x128", format=subject.float8))
 
 
 @check(CHECKS, "silu_mul_cast", "within the cast's rounding of float64")
@@ -103,7 +103,7 @@ def silu_mul_cast(subject: Subject) -> None:
         # half a unit of 3 fraction bits, or of the subnormals; a little more, since float32 came before
         subnormal = 2.0**-11 if subject.float8 is E4M3FNUZ else 2.0**-10
         allowed = (np.abs(want) * 2.0**-4 + scales * subnormal) * (1 + 2.0**-10)
-        expect_within(format.name, scaling.dequantize(got), want, allowed)
+        expect_within(format.name, quantization.dequantize(got), want, allowed)
         expect_scales(got, want, float(subject.float8.maximum or 0))
 
 
@@ -128,8 +128,8 @@ def relayout(subject: Subject) -> None:
 
 @check(CHECKS, "dequantise", "the bits of numpy")
 def dequantise(subject: Subject) -> None:
-    given = scaling.quantize(drawn((ROWS, COLUMNS), F32, seed=5), "1x128", format=subject.float8)
-    want = scaling.dequantize(given)
+    given = quantization.quantize(drawn((ROWS, COLUMNS), F32, seed=5), "1x128", format=subject.float8)
+    want = quantization.dequantize(given)
     for format in (F32, BF16):
         got = ops.dequantize(given, out_dtype=format, device=subject.device)
         expect_bits(format.name, got, formats.cast(want, format))

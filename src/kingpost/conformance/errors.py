@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kingpost import ops, plan, reference, scaling
+from kingpost import ops, plan, quantization, reference
 from kingpost.conformance.check import Check, Subject, check, expect_bits, expect_error, expect_within
 from kingpost.conformance.elementwise import drawn, expect_same
 from kingpost.conformance.products import PRODUCTS, operands
@@ -52,14 +52,14 @@ def other_float8(subject: Subject) -> None:
     other = E4M3FNUZ if subject.float8 is E4M3 else E4M3
     elsewhere = Subject(subject.device, other)
     x = drawn((4, 128), F32, seed=8)
-    given = scaling.quantize(x, "1x128", format=other)
+    given = quantization.quantize(x, "1x128", format=other)
     a, b = operands(elsewhere, 16, 16, 128)
     cast = _answer(partial(ops.cast, x, format=other, device=subject.device))
     if cast is not None:
         expect_same(f"cast to {other.name}", cast, given)
     values = _answer(partial(ops.dequantize, given, device=subject.device))
     if values is not None:
-        expect_bits(other.name, values, scaling.dequantize(given))
+        expect_bits(other.name, values, quantization.dequantize(given))
     for name, multiply in PRODUCTS.items():
         got = _answer(partial(multiply, a, b, out_dtype="float32", device=subject.device))
         if got is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kingpost import formats, ops, plan, reference, scaling
+from kingpost import formats, ops, plan, quantization, reference, scaling
 from kingpost.conformance.check import Check, Failure, Subject, check, expect_bits, expect_within
 from kingpost.conformance.elementwise import drawn
 from kingpost.formats import BF16, F32
@@ -20,8 +20,8 @@ SHAPES = {"mm": ((1, 8, 16), (5, 136, 384), (70, 24, 272)), "tile_product": ((16
 
 def operands(subject: Subject, m: int, n: int, k: int, seed: int = 0) -> tuple[ScaledTensor, ScaledTensor]:
     """a [m, k] scaled "1x128" and a weight [n, k] scaled "128x128", as b [k, n]."""
-    a = scaling.quantize(drawn((m, k), F32, seed), "1x128", format=subject.float8)
-    weight = scaling.quantize(drawn((n, k), F32, seed + 1), "128x128", format=subject.float8)
+    a = quantization.quantize(drawn((m, k), F32, seed), "1x128", format=subject.float8)
+    weight = quantization.quantize(drawn((n, k), F32, seed + 1), "128x128", format=subject.float8)
     return a, weight.T
 
 
@@ -102,7 +102,7 @@ def _check_product(op: str, multiply: Callable[..., Any], shapes: tuple[tuple[in
         multiply(a, b, device=subject.device)  # or it is not offered
         for m, k in ((0, 128), (4, 0)):
             left = ScaledTensor(a.data[:1, :1].repeat(m, 0).repeat(k, 1), np.ones((m, -(-k // 128)), "f4"), "1x128")
-            right = scaling.quantize(np.ones((8, k), np.float32), "128x128", format=subject.float8).T
+            right = quantization.quantize(np.ones((8, k), np.float32), "128x128", format=subject.float8).T
             got = multiply(left, right, out_dtype="float32", device=subject.device)
             if got.shape != (m, 8) or got.any():
                 raise Failure(f"[{m}, {k}] @ [{k}, 8]: {got.shape} instead of zeros of shape {(m, 8)}")

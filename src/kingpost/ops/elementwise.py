@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kingpost import arrays, formats, plan, registry, scaling
+from kingpost import arrays, formats, plan, quantization, registry, scaling
 from kingpost.arrays import View, view
 from kingpost.formats import BF16, E4M3, E4M3FNUZ, F32, Format
 from kingpost.registry import Device, Elementwise, Operands
@@ -127,7 +127,7 @@ def _cast(
     _check_rows("x", source)
     codes = formats.named(format)
     _check_codes("format", codes)
-    floor = scaling.amax_floor(eps)
+    floor = quantization.amax_floor(eps)
     if source.device == "cpu" and not np.isfinite(source.numpy()).all():
         raise ValueError("x holds NaN or infinity; finite numbers are wanted")
     with arrays.on_stream(x, stream):
@@ -153,7 +153,7 @@ def _run(
             raise ValueError(f"{name} is on {other.device}; {first[1].device}, where {first[0]} is, is wanted")
     chosen = registry.find(first[1].device if device is None else device)
     handle = chosen.stream(stream, not isinstance(first[1].owner, np.ndarray))
-    operands = Operands(given | results, tuple(results))
+    operands = Operands(given | results, tuple(results), first[1].shape[0])
     if any(0 in each.shape for each in operands.views.values()):
         return
     described = tuple((name, each.format) for name, each in operands.views.items())

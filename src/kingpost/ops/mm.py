@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kingpost import arrays, formats, plan, registry, scaling
+from kingpost import arrays, formats, plan, quantization, registry, scaling
 from kingpost.arrays import View, library_of, view
 from kingpost.formats import BF16, F32, Format
 from kingpost.registry import Device, Operands, Problem, product_operands
@@ -135,8 +135,8 @@ def _check_values(a: ScaledTensor, b: ScaledTensor, views: list[View]) -> None:
         if scales.device == "cpu" and np.isnan(scales.numpy()).any():
             raise ValueError(f"{name} holds NaN; numbers are wanted")
     if os.environ.get("KINGPOST_CHECK") == "1":
-        scaling.validate(a)
-        scaling.validate(b)
+        quantization.validate(a)
+        quantization.validate(b)
 
 
 def _result(a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any, where: str) -> tuple[Any, View]:

@@ -26,7 +26,11 @@ class Planned:
         """The launch for these operands, prepared; a kept one if pointers, sizes and strides are those of before."""
         if not self.device.keeps_calls:
             return self._prepare(operands)
-        key = tuple([(view.pointer, view.shape, view.strides) for view in operands.views.values()])
+        key = (
+            *[(view.pointer, view.shape, view.strides) for view in operands.views.values()],
+            operands.rows,
+            operands.numbers,
+        )
         with self.lock:
             call = self.calls.get(key)
             if call is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kingpost import formats, scaling
+from kingpost import formats, quantization
 from kingpost.formats import Format
 
 Array = np.ndarray[Any, Any]
@@ -32,5 +32,5 @@ def drained(total: Array, format: Format) -> Array:
 
 def quantised(x: Array, format: Format, eps: float, power_of_two: bool) -> tuple[Array, Array]:
     """Codes [m, 128] and scales [m, 1]: the quantiser was built to kingpost's rule."""
-    result = scaling.quantize(x, "1x128", format=format, eps=eps, power_of_two=power_of_two)
+    result = quantization.quantize(x, "1x128", format=format, eps=eps, power_of_two=power_of_two)
     return result.data, result.scales

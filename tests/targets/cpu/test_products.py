@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from kingpost import formats
-from kingpost.scaling import quantize
+from kingpost.quantization import quantize
 from kingpost.targets.cpu import product
 
 PAIRS = [("1x128", "128x128"), ("row", "row"), ("tensor", "tensor"), ("1x128", "row"), ("tensor", "1x128")]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kingpost import formats, scaling
+from kingpost import formats, quantization, scaling
 from kingpost.formats import F32
 from kingpost.portable.exponential import OnArrays, silu
 from kingpost.scaling import BLOCK
@@ -30,7 +30,7 @@ def cast(
     """
     x, format = _float32(x), formats.of(data.dtype)
     finite = np.where(np.isfinite(x), x, np.float32(0))
-    quantized = scaling.quantize(finite, BY_ROW, format=format, eps=eps, power_of_two=power_of_two)
+    quantized = quantization.quantize(finite, BY_ROW, format=format, eps=eps, power_of_two=power_of_two)
     data[...], scales[...] = quantized.data, quantized.scales
     infinite = np.add.reduceat(np.isinf(x), np.arange(0, x.shape[1], BLOCK), axis=1) > 0
     if infinite.any():
