@@ -14,7 +14,9 @@ from kingpost.program import Builder, swizzle, u32
 from kingpost.targets.nvidia.isa.common import (
     bulk_commit,
     bulk_load_2d,
+    bulk_load_3d,
     bulk_store_2d,
+    bulk_store_3d,
     bulk_wait_read,
     fence_proxy_async,
     mbarrier_arrive_expect,
@@ -211,6 +213,51 @@ def test_stores_that_are_not_committed_are_not_waited_for() -> None:
 
     with found("in flight at exit", "bulk store"):
         run(body, "late", maps={"d": (np.zeros((8, 4), np.uint32), (8, 4), 0)})
+
+
+# Planes
+
+PLANES = np.random.default_rng(2).integers(1, 255, (3, ROWS, COLUMNS), np.uint8)
+VIEWS = {  # [planes, rows, columns] that lie in memory in every way a map takes
+    "planes of rows": PLANES,
+    "rows of planes": PLANES.transpose(1, 0, 2).copy().transpose(1, 0, 2),
+    "one plane": PLANES[1:2],
+    "one row of each": PLANES[:, 4:5],
+    "every second row": np.repeat(PLANES, 2, axis=1)[:, ::2],
+}
+assert VIEWS["rows of planes"].strides[0] < VIEWS["rows of planes"].strides[1]
+
+
+@pytest.mark.parametrize("source", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("place", [(0, 0, 0), (2, 3, 16), (1, 10, 32), (0, -2, 0), (3, 0, 0), (-1, 0, 0)], ids=str)
+def test_planes(source: np.ndarray, place: tuple[int, int, int]) -> None:
+    """Past a plane's last row come zeros, not the next plane's rows; so do planes that are none. What was loaded is
+    stored to the same place of another tensor, which is changed nowhere else."""
+    d = np.zeros_like(source)
+
+    def body(k: Builder, source, d) -> None:
+        tile, full = k.shared("tile", (8, 32), U8, 32), k.shared_barriers("full", 1).at(0)
+        with one_lane(k):
+            mbarrier_init(k, full, count=1)
+            mbarrier_arrive_expect(k, full, bytes=tile.bytes)
+            at = [k.new(u32, each % 2**32) for each in place]
+            bulk_load_3d(k, tile.at(0), source.register, *at, full, type=source.type)
+            mbarrier_wait(k, full, 0)
+            bulk_store_3d(k, d.register, *at, tile.at(0), type=d.type)
+            bulk_commit(k)
+            bulk_wait_read(k, groups=0)
+
+    block = run(body, maps={"source": (source, (1, 8, 32), 32), "d": (d, (1, 8, 32), 32)})
+    plane, row, column = place
+    inside = 0 <= plane < len(source)
+    want = window(source[plane], row, column, (8, 32)) if inside else np.zeros((8, 32), np.uint8)
+    at = swizzle(np.arange(block.shared.base, block.shared.base + 256), 32) - block.shared.base
+    np.testing.assert_array_equal(block.shared.bytes.data[at].reshape(8, 32), want)
+    copied = np.zeros_like(source)
+    if inside:
+        part = np.s_[plane, max(row, 0) : row + 8, column : column + 32]
+        copied[part] = source[part]
+    np.testing.assert_array_equal(d, copied)
 
 
 # What is found

@@ -1,15 +1,130 @@
-"""Conversions and the way out of registers: what lanes give and where it lands."""
+"""Between lanes, conversions, and the way out of registers: what lanes give and where it lands; the texts are taken."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from kingpost.assemble import AssemblerNotFound, find_ptxas
+from kingpost.assemble.ptxas import assemble
 from kingpost.formats import BF16, F32
-from kingpost.program import Builder, f32, u32
-from kingpost.targets.nvidia.isa.common import stmatrix, store_shared_pair
+from kingpost.program import Builder, f32, u32, u64
+from kingpost.targets.nvidia.isa.common import (
+    ballot,
+    bulk_load_3d,
+    bulk_store_3d,
+    find_first_set,
+    pack_f16,
+    population_count,
+    shuffle_index,
+    shuffle_up,
+    stmatrix,
+    store_shared_pair,
+    unpack_f16,
+)
+from kingpost.targets.nvidia.ptx import ptx
 
 from ...emulate.harness import found, run
+
+LANES = np.arange(32, dtype=np.uint32)
+
+
+def per_lane(operation, *given: np.ndarray, type=u32) -> np.ndarray:
+    """What `operation(k, *values)` gives in each lane, `given` being its operands lane by lane."""
+    d = np.zeros(32, np.uint32)
+
+    def body(k: Builder, d, **arrays) -> None:
+        values = [k.load(type, k.address(array, k.lane, 4)) for array in arrays.values()]
+        result = operation(k, *values)
+        k.store(k.address(d, k.lane, 4), result)
+
+    run(body, d=d, **{f"x{i}": np.resize(x, 32).astype(type.dtype) for i, x in enumerate(given)})
+    return d
+
+
+@pytest.mark.parametrize("distance", [1, 4, 16, 31])
+def test_shuffles_up(distance: int) -> None:
+    x = LANES * 3 + 5
+    want = np.concatenate([x[:distance], x[:-distance]])
+    np.testing.assert_array_equal(per_lane(lambda k, x: shuffle_up(k, x, distance=distance), x), want)
+
+
+def test_shuffles_by_index() -> None:
+    x, index = LANES * 3 + 5, (LANES * 7 + 3) % 64
+    np.testing.assert_array_equal(per_lane(shuffle_index, x, index), x[index % 32])
+    np.testing.assert_array_equal(per_lane(lambda k, x: shuffle_index(k, x, 30), x), np.full(32, x[30]))
+
+
+def test_ballots() -> None:
+    for x in (LANES % 3, LANES * 0, LANES * 0 + 1, LANES // 31):
+        want = sum(1 << lane for lane in range(32) if x[lane])
+        np.testing.assert_array_equal(per_lane(lambda k, x: ballot(k, x != 0), x), np.full(32, want, np.uint32))
+
+
+def test_bits_are_counted_and_found() -> None:
+    x = np.array([0, 1, 2, 0x80000000, 0xFFFFFFFF, 0xA0, 0x12345600, 3 << 20], np.uint32)
+    counts = [bin(each).count("1") for each in x.tolist()]
+    np.testing.assert_array_equal(per_lane(population_count, x), np.resize(counts, 32))
+    first = [bin(each)[::-1].index("1") if each else 32 for each in x.tolist()]
+    np.testing.assert_array_equal(per_lane(find_first_set, x), np.resize(first, 32))
+
+
+@pytest.mark.parametrize("name, operation", [
+    ("shfl.sync.up.b32", lambda k: shuffle_up(k, k.lane, distance=1)),
+    ("shfl.sync.idx.b32", lambda k: shuffle_index(k, k.lane, 3)),
+    ("vote.sync.ballot.b32", lambda k: ballot(k, k.lane < 3)),
+])  # fmt: skip
+def test_whole_warps_only(name: str, operation) -> None:
+    def body(k: Builder) -> None:
+        with k.mask(k.lane < 31):
+            operation(k)
+
+    with found("divergence", f"{name} in 31 of 32 lanes"):
+        run(body)
+
+
+def test_halves_and_back() -> None:
+    """To nearest even, subnormals kept, past the largest infinity, one NaN; and every float16 comes back as it is."""
+    x = np.array([1, 1 + 2**-11, 1 + 3 * 2**-11, 65519, 65520, -1e6, 2**-24, 2**-25, 3 * 2**-26, -0.0], np.float32)
+    want = [0x3C00, 0x3C00, 0x3C02, 0x7BFF, 0x7C00, 0xFC00, 0x0001, 0x0000, 0x0001, 0x8000]
+    got = per_lane(pack_f16, x, -x, type=f32)[: len(x)]
+    assert (got & 0xFFFF).tolist() == want
+    assert (got >> 16).tolist() == [each ^ 0x8000 for each in want]
+    nan = np.array([0x7FC00000, 0xFFFFFFFF, 0x7F800001], np.uint32).view(np.float32)
+    assert set(per_lane(pack_f16, nan, nan, type=f32)) == {0x7FFF7FFF}
+    codes = np.arange(1 << 16, dtype=np.uint32)
+    for half in (0, 1):
+        for first in range(0, 1 << 16, 1 << 12):
+            some = codes[first : first + 32]
+            got = per_lane(lambda k, x, half=half: unpack_f16(k, x, half=half), some << np.uint32(16 * half) | 0)
+            wanted = some.astype(np.uint16).view(np.float16).astype(np.float32)
+            np.testing.assert_array_equal(got.view(np.float32), wanted)
+
+
+def test_texts_are_taken() -> None:
+    k = Builder("texts", "sm_90a")
+    map, d = k.tensor_map("map", BF16, (1, 8, 64), 128), k.parameter("d", u64)
+    tile, full = k.shared("tile", (8, 64), BF16, 128), k.shared_barriers("full", 1).at(0)
+    with k.mask(k.lane == 0):
+        bulk_load_3d(k, tile.at(0), map.register, k.block, 8, k.block * 64, full, type=map.type)
+        bulk_store_3d(k, map.register, 0, k.block, 64, tile.at(0), type=map.type)
+    values = k.array(u32, 4)
+    k.set(values, k.lane)
+    for count in (1, 2, 4):
+        stmatrix(k, tile.at(0), values[:count], transposed=True)
+    x = k.load(f32, d)
+    halves = pack_f16(k, x, x + 1.0)
+    sums = [unpack_f16(k, halves, half=half) for half in (0, 1)]
+    votes = ballot(k, x > 0.0)
+    bits = shuffle_up(k, k.lane, distance=3) + shuffle_index(k, votes, k.lane ^ 1)
+    for at, result in enumerate([halves, *sums, population_count(k, bits), find_first_set(k, bits)]):
+        k.store(d, result, offset=4 * at)
+    text = ptx(k.finish({}))
+    assert "{%r" in text and ".x4.trans.shared.b16" in text
+    try:
+        assemble(text, "sm_90a", find_ptxas())
+    except AssemblerNotFound as error:
+        pytest.skip(str(error))
 
 
 def test_pairs_are_rounded_to_nearest_even() -> None:
@@ -55,6 +170,22 @@ def test_stmatrix_rows(count: int) -> None:
     block = run(body, places=places)
     tile = block.shared.bytes.data.view(np.uint16).reshape(8 * count, 8)
     np.testing.assert_array_equal(tile[order], np.arange(64 * count).reshape(8 * count, 8))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_stmatrix_transposed(count: int) -> None:
+    """What lands in column r of matrix i is what lane 4 r + c holds, in rows 2 c and 2 c + 1."""
+
+    def tiles(transposed: bool) -> np.ndarray:
+        def body(k: Builder) -> None:
+            tile, values = k.shared("tile", (8 * count, 8), BF16), k.array(u32, count)
+            for i, value in enumerate(values):
+                k.set(value, k.fused_multiply_add(k.lane * 2 + i * 64, 0x10001, 0x10000))
+            stmatrix(k, k.fused_multiply_add(k.lane, 16, tile.at(0)), values, transposed=transposed)
+
+        return run(body).shared.bytes.data.view(np.uint16).reshape(count, 8, 8)
+
+    np.testing.assert_array_equal(tiles(True), tiles(False).transpose(0, 2, 1))
 
 
 def test_stmatrix_misuse() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kingpost.emulate import GENERIC
+from kingpost.formats import F16, canonical_nan, converted
 from kingpost.program import Instruction, Operand, Registers, TensorMapType, f32, operation, pred, u32
 from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
@@ -115,6 +116,28 @@ def bulk_store_2d(warp: Any, map: Any, row: Any, column: Any, source: Any, *, ty
     warp.block.unit(BulkCopies).store(warp, _one(warp, map), origin, _address(warp, source))
 
 
+@operation(
+    "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+    "[{destination}], [{map}, {{{column}, {row}, {plane}}}], [{barrier}];",
+    uses=_copied,
+)
+def bulk_load_3d(
+    warp: Any, destination: Any, map: Any, plane: Any, row: Any, column: Any, barrier: Any, *, type: TensorMapType
+) -> None:
+    origin = _one(warp, plane), _one(warp, row), _one(warp, column)
+    copies = warp.block.unit(BulkCopies)
+    copies.load(warp, _address(warp, destination), _one(warp, map), origin, _address(warp, barrier))
+
+
+@operation(
+    "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [{map}, {{{column}, {row}, {plane}}}], [{source}];",
+    uses=_copied,
+)
+def bulk_store_3d(warp: Any, map: Any, plane: Any, row: Any, column: Any, source: Any, *, type: TensorMapType) -> None:
+    origin = _one(warp, plane), _one(warp, row), _one(warp, column)
+    warp.block.unit(BulkCopies).store(warp, _one(warp, map), origin, _address(warp, source))
+
+
 @operation("cp.async.bulk.commit_group;")
 def bulk_commit(warp: Any) -> None:
     warp.block.unit(BulkCopies).commit(warp)
@@ -150,10 +173,91 @@ def copy_async_arrive(warp: Any, address: Any) -> None:
     warp.block.unit(ThreadCopies).arrive(warp, _address(warp, address))
 
 
+# Between the lanes of a warp
+
+
+@operation(
+    "shfl.sync.up.b32 {d}, {a}, {distance}, 0, 0xffffffff;",
+    name="shfl.sync.up.b32",
+    reads={"a": u32},
+    writes={"d": u32},
+    converged=True,
+)
+def shuffle_up(warp: Any, a: Any, *, distance: int) -> Any:
+    """What the lane `distance` below has; its own in the first `distance` lanes."""
+    return warp.broadcast(a)[np.where(warp.lanes < distance, warp.lanes, warp.lanes - np.uint32(distance))]
+
+
+@operation(
+    "shfl.sync.idx.b32 {d}, {a}, {index}, 31, 0xffffffff;",
+    name="shfl.sync.idx.b32",
+    reads={"a": u32, "index": u32},
+    writes={"d": u32},
+    converged=True,
+)
+def shuffle_index(warp: Any, a: Any, index: Any) -> Any:
+    """What lane `index` mod 32 has; each lane may name another."""
+    return warp.broadcast(a)[warp.broadcast(index) % 32]
+
+
+@operation(
+    "vote.sync.ballot.b32 {d}, {a}, 0xffffffff;",
+    name="vote.sync.ballot.b32",
+    reads={"a": pred},
+    writes={"d": u32},
+    converged=True,
+)
+def ballot(warp: Any, a: Any) -> Any:
+    """Bit i: whether `a` holds in lane i; the same in every lane."""
+    return warp.broadcast((a.astype(np.uint32) << warp.lanes).sum(dtype=np.uint32))
+
+
+@operation("popc.b32 {d}, {a};", reads={"a": u32}, writes={"d": u32})
+def population_count(warp: Any, a: Any) -> Any:
+    """How many bits are set."""
+    return np.bitwise_count(a).astype(np.uint32)
+
+
+@operation(
+    "{{ .reg .b32 reversed; brev.b32 reversed, {a}; clz.b32 {d}, reversed; }}",
+    name="find_first_set",
+    reads={"a": u32},
+    writes={"d": u32},
+    uses={"issue": 2.0},
+)
+def find_first_set(warp: Any, a: Any) -> Any:
+    """The index of the lowest bit that is set, 32 if none is."""
+    return np.bitwise_count((a & -a) - np.uint32(1)).astype(np.uint32)
+
+
 # Conversion and the way out of registers
 
 
-def _check_stmatrix(address: Any, values: Any, into: Any, offset: int) -> None:
+@operation(
+    "cvt.rn.f16x2.f32 {d}, {high}, {low};",
+    reads={"low": f32, "high": f32},
+    writes={"d": u32},
+    lanewise=True,
+)
+def pack_f16(warp: Any, low: Any, high: Any) -> Any:
+    """Two float32 rounded to float16, `low` in bits 15:0; beyond its range infinity, NaN 0x7fff."""
+    halves = [converted(canonical_nan(half), F16).view(np.uint16).astype(np.uint32) for half in (low, high)]
+    return halves[0] | halves[1] << np.uint32(16)
+
+
+def _unpack_f16_text(instruction: Instruction, name: Any) -> str:
+    (pair,), (d,) = instruction.reads, instruction.writes
+    half = ("low", "high")[instruction.fields["half"]]
+    return f"{{ .reg .b16 low, high; mov.b32 {{low, high}}, {name(pair)}; cvt.f32.f16 {name(d)}, {half}; }}"
+
+
+@operation(_unpack_f16_text, name="cvt.f32.f16", reads={"pair": u32}, writes={"d": f32})
+def unpack_f16(warp: Any, pair: Any, *, half: int) -> Any:
+    """The float32 of the float16 in bits 15:0 (half 0) or 31:16 (half 1)."""
+    return canonical_nan((pair >> np.uint32(16 * half)).astype(np.uint16).view(np.float16).astype(np.float32))
+
+
+def _check_stmatrix(address: Any, values: Any, into: Any, offset: int, transposed: bool) -> None:
     if len(values) not in (1, 2, 4):
         raise ValueError(f"stmatrix stores {len(values)} registers; 1, 2 or 4 are wanted")
 
@@ -161,7 +265,8 @@ def _check_stmatrix(address: Any, values: Any, into: Any, offset: int) -> None:
 def _stmatrix_text(instruction: Instruction, name: Any) -> str:
     address, values = instruction.reads
     place = f"[{name(address)}+{instruction.fields['offset']}]"
-    return f"stmatrix.sync.aligned.m8n8.x{_count(values)}.shared.b16 {place}, {name.vector(values)};"
+    kind = f"x{_count(values)}" + (".trans" if instruction.fields["transposed"] else "")
+    return f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 {place}, {name.vector(values)};"
 
 
 def _count(values: Operand) -> int:
@@ -175,10 +280,14 @@ def _count(values: Operand) -> int:
     check=_check_stmatrix,
     uses=lambda i: {"issue": 1.0, "shared store bytes": 128.0 * _count(i.reads[1])},
 )
-def stmatrix(warp: Any, address: Any, values: Any, *, offset: int = 0) -> None:
+def stmatrix(warp: Any, address: Any, values: Any, *, offset: int = 0, transposed: bool = False) -> None:
     """Store 8x8 matrices of 16-bit elements: lane 8 i + r gives the address of row r of matrix i, register i of lane
-    4 r + c its elements 2 c and 2 c + 1 (PTX ISA, "stmatrix")."""
+    4 r + c its elements 2 c and 2 c + 1. transposed: what lanes hold as rows is stored as columns, register i of lane
+    4 r + c being element r of rows 2 c and 2 c + 1 (PTX ISA, "stmatrix")."""
     matrices = values.reshape(-1, 32)
+    if transposed:
+        elements = np.ascontiguousarray(matrices).view(np.uint16).reshape(-1, 8, 8)
+        matrices = np.ascontiguousarray(elements.transpose(0, 2, 1)).view(np.uint32).reshape(-1, 32)
     rows = np.asarray(address)[: 8 * len(matrices)].astype(np.int64) + offset
     if (rows % 16).any():
         warp.fail("misaligned", "stmatrix to a row address that is no multiple of 16")
