@@ -1,21 +1,30 @@
-"""Hopper's FP8 arithmetic against a slow model in integers, and against mmasim where it is installed."""
+"""Hopper's arithmetic against a slow model in integers, and against mmasim where it is installed."""
 
+import time
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from kingpost import formats
-from kingpost.formats import E4M3, E5M2, F32
+from kingpost.formats import BF16, E4M3, E5M2, F32
 from kingpost.targets.nvidia import arithmetic
 
-PAIRS = [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2)]
-SMALLEST_EXPONENT = {E4M3: -6, E5M2: -14, F32: -126}
+PAIRS = [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2), (BF16, BF16)]
+SMALLEST_EXPONENT = {E4M3: -6, E5M2: -14, BF16: -126, F32: -126}
+KINDS, SIZES = ("any", "small", "large", "sparse"), ("zero", "alike", "larger", "smaller", "subnormal")
 
 
-def codes(rng, rows, format, kind, columns=32):
-    """Random bytes of one kind, NaN and infinity replaced by the largest number."""
-    x = rng.integers(0, 256, (rows, columns), dtype=np.uint8)
+def step(format):
+    return 16 if format is BF16 else 32
+
+
+def codes(rng, rows, format, kind, columns=None):
+    """Random codes of one kind, NaN and infinity replaced by the largest number."""
+    if format is BF16:
+        return codes_bf16(rng, (rows, columns or 16), kind)
+    x = rng.integers(0, 256, (rows, columns or 32), dtype=np.uint8)
     if kind == "small":
         x &= 0x8F
     elif kind == "large":
@@ -24,6 +33,16 @@ def codes(rng, rows, format, kind, columns=32):
         x[rng.random(x.shape) < 0.95] &= 0x80
     last = 0x7E if format is E4M3 else 0x7B
     return np.where((x & 0x7F) > last, (x & 0x80) | last, x).astype(np.uint8)
+
+
+def codes_bf16(rng, shape, kind):
+    """ "any": exponents near 1, as products' are; "small": products subnormal in float32, and subnormal operands;
+    "large": sums up to infinity; "sparse": any, mostly zeros."""
+    low, high = {"small": (0, 64), "large": (180, 190), "all": (0, 255)}.get(kind, (115, 135))
+    x = rng.integers(low, high, shape) << 7 | rng.integers(0, 128, shape) | rng.integers(0, 2, shape) << 15
+    if kind == "sparse":
+        x[rng.random(shape) < 0.9] &= 0x8000
+    return x.astype(np.uint16)
 
 
 def accumulators(rng, shape, kind):
@@ -39,6 +58,7 @@ def accumulators(rng, shape, kind):
 
 def step_in_integers(a, b, c, a_format, b_format):
     """One output of one step, as the paper writes it. a, b, c: Python floats."""
+    fraction_bits, mantissa_bits = (25, 23) if a_format is BF16 else (13, 13)
 
     def exponent(x, format):
         return max(int(np.frexp(x)[1]) - 1, SMALLEST_EXPONENT[format])
@@ -46,23 +66,23 @@ def step_in_integers(a, b, c, a_format, b_format):
     def toward_zero(x, grid):
         return int(x / grid) * grid  # int() truncates
 
-    addends = [(Fraction(c), exponent(c, F32))] if c else []
+    addends = [(Fraction(c), exponent(c, F32) if c else -133)]
     for x, y in zip(a, b):
         if x and y:
             addends.append((Fraction(x) * Fraction(y), exponent(x, a_format) + exponent(y, b_format)))
-    if not addends:
-        return 0.0
-    grid = Fraction(2) ** (max(e for _, e in addends) - 13)
+    grid = Fraction(2) ** (max(e for _, e in addends) - fraction_bits)
     total = sum(toward_zero(x, grid) for x, _ in addends)
-    return float(toward_zero(total, Fraction(2) ** (exponent(float(total), F32) - 13)))
+    if abs(total) >= 2**128:
+        return np.inf if total > 0 else -np.inf
+    return float(toward_zero(total, Fraction(2) ** (exponent(float(total), F32) - mantissa_bits)))
 
 
 @pytest.mark.parametrize("a_format, b_format", PAIRS, ids=str)
-@pytest.mark.parametrize("kind", ["any", "small", "large", "sparse"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_step_is_the_papers(a_format, b_format, kind):
     rng = np.random.default_rng(1)
     a, b = codes(rng, 3, a_format, kind), codes(rng, 4, b_format, kind)
-    for size in ("zero", "alike", "larger", "smaller", "subnormal"):
+    for size in SIZES:
         c = accumulators(rng, (3, 4), size)
         got = arithmetic.wgmma_f32(a, b, c, a_format, b_format)
         x, y = formats.decode(a, a_format, np.float64), formats.decode(b, b_format, np.float64)
@@ -74,19 +94,22 @@ def test_a_step_is_the_papers(a_format, b_format, kind):
 def test_a_step_is_mmasims(a_format, b_format):
     torch = pytest.importorskip("torch")
     simulator = pytest.importorskip("mmasim.nv_ptx.sim")
-    step = simulator.WGMMA("Hopper", f"m64n64k32.f32.{a_format}.{b_format}")
+    k = step(a_format)
+    names = [{"bfloat16": "bf16"}.get(format.name, format.name) for format in (a_format, b_format)]
+    simulated = simulator.WGMMA("Hopper", f"m64n64k{k}.f32.{names[0]}.{names[1]}")
     rng = np.random.default_rng(2)
-    for kind in ("any", "small", "large", "sparse"):
-        for size in ("zero", "alike", "larger", "smaller", "subnormal"):
+    for kind in (*KINDS, "all"):
+        for size in SIZES:
             a, b = codes(rng, 64, a_format, kind), codes(rng, 64, b_format, kind)
             c = accumulators(rng, (64, 64), size)
             if kind == "any":
-                a[0, 0], b[5, 7], c[9, 9], c[10, 10] = 0x7F, 0xFF, np.nan, np.inf
+                a[0, 0], b[5, 7] = (0x7FC0, 0xFFFF) if a_format is BF16 else (0x7F, 0xFF)
+                c[9, 9], c[10, 10] = np.nan, np.inf
             x, y = (
                 torch.from_numpy(operand).view(getattr(torch, format.dtype.name))
                 for operand, format in ((a, a_format), (b, b_format))
             )
-            want = step(x, y.T, torch.from_numpy(c)).numpy()
+            want = simulated(x, y.T, torch.from_numpy(c)).numpy()
             got = arithmetic.wgmma_f32(a, b, c, a_format, b_format)
             np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
 
@@ -101,6 +124,28 @@ def test_zeros_nan_and_infinity():
     infinite = np.full((1, 32), 0x7C, np.uint8)
     assert arithmetic.wgmma_f32(infinite, one, None, E5M2)[0, 0] == np.inf
     assert np.isnan(arithmetic.wgmma_f32(infinite, zero, None, E5M2)[0, 0])
+
+
+def test_zeros_nan_and_infinity_of_bfloat16():
+    def total(*a, c=None):
+        """The sum of a, by one step against ones."""
+        row, ones = np.zeros((1, 16), ml_dtypes.bfloat16), np.ones((1, 16), ml_dtypes.bfloat16)
+        row[0, : len(a)] = a
+        return arithmetic.chain_bf16(row, ones, None if c is None else np.float32([[c]])).view(np.uint32)[0, 0]
+
+    def bits(x):
+        return np.float32(x).view(np.uint32)
+
+    assert total(-0.0, c=-0.0) == 0
+    assert total(np.nan) == total(np.inf, -np.inf) == total(1.0, c=np.nan) == total(np.inf, c=-np.inf) == 0x7FFFFFFF
+    assert total(1.0, -np.inf) == total(1.0, c=-np.inf) == bits(-np.inf)
+    large = 2.0**127
+    assert total(large, large) == bits(np.inf) and total(-large, c=-large) == bits(-np.inf)
+    assert total(large, large, -large) == bits(large)
+    squares = np.full((1, 16), 2.0**100, ml_dtypes.bfloat16)
+    assert arithmetic.chain_bf16(squares, -squares)[0, 0] == -np.inf
+    assert total(2.0**-133, 2.0**-133) == bits(2.0**-132)  # a subnormal operand, a subnormal sum
+    assert total(1.0, 2.0**-24, c=2.0**-25) == bits(1.0) and total(2.0, -(2.0**-24)) == bits(2.0 - 2.0**-23)
 
 
 def test_special_values_stay_in_their_rows_and_columns():
@@ -142,14 +187,44 @@ def test_blocks_are_chains_of_steps_and_the_product_promotes_them():
     np.testing.assert_array_equal(np.delete(got, 3, 0), np.delete(total, 3, 0))
 
 
+def test_a_chain_of_bfloat16_is_steps_from_the_accumulator_before():
+    rng = np.random.default_rng(6)
+    a, b = codes(rng, 70, BF16, "any", 200), codes(rng, 300, BF16, "any", 200)
+    c = accumulators(rng, (70, 300), "alike")
+    total = c
+    for k in range(0, 200, 16):
+        x, y = (np.pad(z[:, k : k + 16], ((0, 0), (0, max(0, k - 184)))) for z in (a, b))
+        total = arithmetic.wgmma_f32(x, y, total, BF16, BF16)
+    got = arithmetic.chain_bf16(a.view(ml_dtypes.bfloat16), b.view(ml_dtypes.bfloat16), c)
+    np.testing.assert_array_equal(got.view(np.uint32), total.view(np.uint32))
+    np.testing.assert_array_equal(arithmetic.chain_bf16(a[:1], b[299:], c[:1, 299:]), got[:1, 299:])
+    assert (got != arithmetic.chain_bf16(a, b)).any()
+
+
+def test_a_chain_of_bfloat16_is_close_and_fast():
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal((128, 512)).astype(ml_dtypes.bfloat16) for _ in "ab")
+    start = time.perf_counter()
+    got = arithmetic.chain_bf16(a, b)
+    assert time.perf_counter() - start < 2
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    assert 0 < np.abs(got - exact).max() < 512 / 16 * 2.0**-23 * np.abs(exact).max() * 4
+
+
 def test_refusals():
     a, scales = np.zeros((4, 32), np.uint8), np.ones((4, 1), np.float32)
     with pytest.raises(ValueError, match=r"a_codes are \(4, 16\).*wanted \[M, 32\]"):
         arithmetic.wgmma_f32(a[:, :16], a)
     with pytest.raises(ValueError, match=r"codes are float32 \(4, 32\); wanted uint8"):
         arithmetic.wgmma_f32(a.astype(np.float32), a)
-    with pytest.raises(ValueError, match="format is e4m3fnuz; Hopper multiplies e4m3 and e5m2"):
+    with pytest.raises(ValueError, match="a_format is e4m3fnuz; Hopper multiplies e4m3, e5m2 and bfloat16"):
         arithmetic.wgmma_f32(a, a, None, formats.E4M3FNUZ)
+    with pytest.raises(ValueError, match="a_format is bfloat16, b_format e4m3; two of the same width are wanted"):
+        arithmetic.chain(a, a, None, BF16)
+    with pytest.raises(ValueError, match="a has K = 32, b 64; the same K is wanted"):
+        arithmetic.chain(a, np.zeros((4, 64), np.uint8))
+    with pytest.raises(ValueError, match=r"codes are uint8 \(4, 32\); wanted uint16"):
+        arithmetic.chain(a, a, None, BF16, BF16)
     with pytest.raises(ValueError, match=r"c is \(1, 4\); wanted \(4, 4\)"):
         arithmetic.wgmma_f32(a, a, np.zeros((1, 4), np.float32))
     with pytest.raises(ValueError, match=r"b_scales is float32 \(4, 2\); wanted float32 \(4, 1\)"):

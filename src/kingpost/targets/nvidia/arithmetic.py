@@ -1,46 +1,63 @@
-"""What Hopper's tensor cores compute for FP8 operands, bit for bit.
+"""What Hopper's tensor cores (wgmma) compute into float32, bit for bit.
 
-The model is T-FDPA ("truncated fused dot-product-add") of arXiv 2511.10909, with 13 fraction bits and 32 products to a
-step. Operands are significand * 2^exponent, 1 <= |significand| < 2; subnormals keep the smallest normal exponent. A
-product has the sum of its operands' exponents (its significand, below 4, is not normalised). Within one k32 step every
-addend, the accumulator too, is truncated toward zero to 13 fraction bits relative to 2^(largest exponent of the step);
-these integers are summed exactly; and the sum is truncated to 13 mantissa bits. Zeros have no exponent and come out as
-+0, NaN as 0x7fffffff, and an infinite accumulator stays infinite.
+The model is T-FDPA ("truncated fused dot-product-add") of arXiv 2511.10909. Operands are significand * 2^exponent,
+1 <= |significand| < 2; subnormals keep the smallest normal exponent. A product has the sum of its operands' exponents
+(its significand, below 4, is not normalised). Within one instruction step every addend, the accumulator too, is
+truncated toward zero to F fraction bits relative to 2^(largest exponent of the step); these integers are summed
+exactly; and the sum is truncated to a number of mantissa bits:
+
+operands          products in a step    F     mantissa bits of the sum
+e4m3, e5m2        32                    13    13
+bfloat16          16                    25    23, float32 subnormals kept
+
+Zeros have no exponent and come out as +0, NaN as 0x7fffffff, sums of 2^128 and more as infinity, and an infinite
+accumulator stays infinite.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from kingpost import formats
-from kingpost.formats import E4M3, E5M2, Format, canonical_nan
+from kingpost.formats import BF16, E4M3, E5M2, Format, canonical_nan
 from kingpost.targets.promoted import promoted
 
-STEP = 32  # products in one instruction step
-FRACTION_BITS = 13
+STEP_BYTES = 32  # of K, of each operand, in one instruction
+_FP8_FRACTION_BITS, _BF16_FRACTION_BITS = 13, 25
 
-_ZERO = -64  # the exponent of a zero operand: two of them still fit int8, and lie below every product's
-_NO_PRODUCT = -40  # a product of two non-zeros has at least exponent -28 (e5m2), one with a zero at most -49
+_NO_PRODUCT = -40  # an fp8 product of two non-zeros has at least exponent -28 (e5m2), one with a zero at most -49
+_LEAST = -133  # what bfloat16's addends are aligned to at least: the exponent of a zero accumulator
 _TILE = 8192  # outputs computed at once: their products take 1 MiB, about what a core has in its second cache
 
 
 class _Operand(NamedTuple):
     """One operand's rows, K first, ready to multiply. special: whether NaN or infinity was there (now zero)."""
 
-    values: np.ndarray  # float32 [K, rows]
-    exponents: np.ndarray  # int8 [K, rows]
-    exact: np.ndarray  # float32 [K, rows], NaN and infinities kept
+    values: np.ndarray  # [K, rows]
+    exponents: np.ndarray  # [K, rows]
+    exact: np.ndarray  # [K, rows], NaN and infinities kept
     special: bool
 
 
 class _Scratch(NamedTuple):
-    """Where a tile's products and their exponents go, [32, height, width]: reused, since fresh pages are slow."""
+    """Where a tile's products and their exponents go, [step, height, width]: reused, since fresh pages are slow."""
 
-    products: np.ndarray  # float32
-    exponents: np.ndarray  # int8
+    products: np.ndarray
+    exponents: np.ndarray
+
+
+class _Unit(NamedTuple):
+    """How the products of some formats are added. zero: the exponent of a zero operand, of which two still fit."""
+
+    step: int  # products in one instruction step
+    values: type  # in which they are exact
+    exponents: type
+    zero: int
+    add: Callable[[list[np.ndarray], list[np.ndarray], np.ndarray, _Scratch], np.ndarray]
 
 
 def wgmma_f32(
@@ -50,24 +67,45 @@ def wgmma_f32(
     a_format: Format = E4M3,
     b_format: Format = E4M3,
 ) -> np.ndarray:
-    """One k32 step of wgmma with float32 accumulators: c + a @ b.T, as the hardware rounds it.
+    """One step of wgmma with float32 accumulators: c + a @ b.T, as the hardware rounds it.
 
-    a_codes: uint8 [M, 32], b_codes: uint8 [N, 32], any strides; c: float32 [M, N], None for zero; formats: E4M3 or
-    E5M2. Returns a new float32 [M, N]. M and N are free, since each output depends on its own row and column alone.
+    a_codes: [M, step], b_codes: [N, step], any strides: uint8 and 32 for E4M3 and E5M2, which may be mixed, or uint16
+    and 16 for BF16. c: float32 [M, N], None for zero. Returns a new float32 [M, N]. M and N are free, since each output
+    depends on its own row and column alone.
     """
-    if a_codes.shape[1:] != (STEP,) or b_codes.shape[1:] != (STEP,):
-        raise ValueError(f"a_codes are {a_codes.shape}, b_codes {b_codes.shape}; wanted [M, {STEP}] and [N, {STEP}]")
-    return _chain(_operand(a_codes, a_format), _operand(b_codes, b_format), c)
+    step = _unit(a_format, b_format).step
+    if a_codes.shape[1:] != (step,) or b_codes.shape[1:] != (step,):
+        raise ValueError(f"a_codes are {a_codes.shape}, b_codes {b_codes.shape}; wanted [M, {step}] and [N, {step}]")
+    return chain(a_codes, b_codes, c, a_format, b_format)
+
+
+def chain(
+    a_codes: np.ndarray,
+    b_codes: np.ndarray,
+    c: np.ndarray | None = None,
+    a_format: Format = E4M3,
+    b_format: Format = E4M3,
+) -> np.ndarray:
+    """c + a @ b.T by a chain of steps over all of K, ascending.
+
+    a_codes: [M, K], b_codes: [N, K], any K (zeros fill the last step); else as for `wgmma_f32`. Returns a new float32
+    [M, N].
+    """
+    unit = _unit(a_format, b_format)
+    return _chain(unit, _operand(unit, a_codes, a_format), _operand(unit, b_codes, b_format), c)
+
+
+def chain_bf16(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray:
+    """c + a @ b.T for bfloat16 a [M, K] and b [N, K] (or their codes, uint16) by one chain over K: what every Hopper
+    kernel must give, bit for bit. c: float32 [M, N], None for zero. Returns a new float32 [M, N]."""
+    return chain(a.view(np.uint16), b.view(np.uint16), c, BF16, BF16)
 
 
 def block_product(
     a_codes: np.ndarray, b_codes: np.ndarray, a_format: Format = E4M3, b_format: Format = E4M3
 ) -> np.ndarray:
-    """a @ b.T by a chain of k32 steps that starts from zero.
-
-    a_codes: uint8 [M, K], b_codes: uint8 [N, K], any K (zeros fill the last step). Returns float32 [M, N].
-    """
-    return _chain(_operand(a_codes, a_format), _operand(b_codes, b_format), None)
+    """a @ b.T from zero, for codes uint8 [M, K] and [N, K], any K. Returns float32 [M, N]."""
+    return chain(a_codes, b_codes, None, a_format, b_format)
 
 
 def promoted_product(
@@ -91,64 +129,85 @@ def promoted_product(
     return promoted(product, a_codes, a_scales, b_codes, b_scales)
 
 
+def _unit(a_format: Format, b_format: Format) -> _Unit:
+    for name, format in (("a_format", a_format), ("b_format", b_format)):
+        if format not in (E4M3, E5M2, BF16):
+            raise ValueError(f"{name} is {format.name}; Hopper multiplies e4m3, e5m2 and bfloat16")
+    if (a_format is BF16) != (b_format is BF16):
+        raise ValueError(f"a_format is {a_format.name}, b_format {b_format.name}; two of the same width are wanted")
+    return _BF16 if a_format is BF16 else _FP8
+
+
 @cache
 def _exponents(format: Format) -> np.ndarray:
-    """The exponent of each of a format's 256 codes, int8."""
-    fraction_bits, bias = {E4M3: (3, 7), E5M2: (2, 15)}[format]
-    codes = np.arange(256) & 0x7F
-    exponents = np.maximum(codes >> fraction_bits, 1) - bias
-    exponents[codes == 0] = _ZERO
-    return exponents.astype(np.int8)
+    """The exponent of each of a format's codes."""
+    unit = _unit(format, format)
+    fraction_bits, bias = {E4M3: (3, 7), E5M2: (2, 15), BF16: (7, 127)}[format]
+    magnitudes = np.arange(1 << format.bits) & (1 << format.bits - 1) - 1
+    exponents = np.maximum(magnitudes >> fraction_bits, 1) - bias
+    exponents[magnitudes == 0] = unit.zero
+    return exponents.astype(unit.exponents)
 
 
-def _operand(codes: np.ndarray, format: Format) -> _Operand:
-    if format not in (E4M3, E5M2):
-        raise ValueError(f"format is {format.name}; Hopper multiplies e4m3 and e5m2")
-    if codes.dtype != np.uint8 or codes.ndim != 2:
-        raise ValueError(f"codes are {codes.dtype} {codes.shape}; wanted uint8 [rows, K]")
+def _operand(unit: _Unit, codes: np.ndarray, format: Format) -> _Operand:
+    if codes.dtype != f"u{format.itemsize}" or codes.ndim != 2:
+        raise ValueError(f"codes are {codes.dtype} {codes.shape}; wanted uint{format.bits} [rows, K]")
     codes = codes.T
-    missing = -codes.shape[0] % STEP
+    missing = -codes.shape[0] % unit.step
     if missing:
-        codes = np.concatenate([codes, np.zeros((missing, codes.shape[1]), np.uint8)])
+        codes = np.concatenate([codes, np.zeros((missing, codes.shape[1]), codes.dtype)])
     codes = np.ascontiguousarray(codes)
-    exact = formats.decode(codes, format)
+    exact = formats.decode(codes, format, unit.values)
     finite = np.isfinite(exact)
     special = not finite.all()
     return _Operand(
-        np.where(finite, exact, np.float32(0)) if special else exact, _exponents(format).take(codes), exact, special
+        np.where(finite, exact, unit.values(0)) if special else exact, _exponents(format).take(codes), exact, special
     )
 
 
-def _chain(a: _Operand, b: _Operand, c: np.ndarray | None) -> np.ndarray:
-    """c + a @ b.T over all of K, 32 at a time, in tiles that fit the cache."""
+def _chain(unit: _Unit, a: _Operand, b: _Operand, c: np.ndarray | None) -> np.ndarray:
+    """c + a @ b.T over all of K, a step at a time, in tiles that fit the cache."""
     depth, rows = a.values.shape
     columns = b.values.shape[1]
+    if b.values.shape[0] != depth:
+        raise ValueError(f"a has K = {depth}, b {b.values.shape[0]}; the same K is wanted")
     total = np.zeros((rows, columns), np.float32) if c is None else np.array(c, np.float32)
     if total.shape != (rows, columns):
         raise ValueError(f"c is {total.shape}; wanted {(rows, columns)}")
+    step = unit.step
     width = max(1, min(columns, 256))
     height = max(1, min(rows, _TILE // width))
-    scratch = _Scratch(np.empty((STEP, height, width), np.float32), np.empty((STEP, height, width), np.int8))
-    for k in range(0, depth, STEP):
+    scratch = _Scratch(*(np.empty((step, height, width), type) for type in (unit.values, unit.exponents)))
+    for k in range(0, depth, step):
         for m in range(0, rows, height):
             for n in range(0, columns, width):
                 tile = total[m : m + height, n : n + width]
-                part_a = [x[k : k + STEP, m : m + height, None] for x in a[:3]]
-                part_b = [x[k : k + STEP, None, n : n + width] for x in b[:3]]
+                part_a = [x[k : k + step, m : m + height, None] for x in a[:3]]
+                part_b = [x[k : k + step, None, n : n + width] for x in b[:3]]
                 finite = np.isfinite(tile)
                 if a.special or b.special or not finite.all():
-                    tile[...] = _special_step(part_a, part_b, tile, finite, scratch)
+                    tile[...] = _special_step(unit, part_a, part_b, tile, finite, scratch)
                 else:
-                    tile[...] = _step(part_a, part_b, tile, scratch)
+                    tile[...] = unit.add(part_a, part_b, tile, scratch)
     return total
 
 
-def _step(a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, scratch: _Scratch) -> np.ndarray:
-    """One step on finite operands: values and exponents of a [32, m, 1] and b [32, 1, n], and c [m, n].
+def _special_step(
+    unit: _Unit, a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, finite: np.ndarray, scratch: _Scratch
+) -> np.ndarray:
+    """One step where NaN or infinity may take part: those outputs follow IEEE 754, the others are as ever."""
+    with np.errstate(invalid="ignore"):
+        ieee = (a[2] * b[2]).sum(axis=0, dtype=np.float64) + c
+    ordinary = unit.add(a, b, np.where(finite, c, np.float32(0)), scratch)
+    return canonical_nan(np.where(np.isfinite(ieee), ordinary, ieee.astype(np.float32)))
 
-    Every operation here is exact in float32: products have 8 significant bits, and the truncated addends are integers
-    that sum to less than 2^21.
-    """
+
+# One step on finite operands: values and exponents of a [step, m, 1] and b [step, 1, n], and c [m, n]
+
+
+def _add_fp8(a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, scratch: _Scratch) -> np.ndarray:
+    """Exact in float32: products have 8 significant bits, the truncated addends are integers that sum to less than
+    2^21."""
     height, width = c.shape
     products, sums = (buffer[:, :height, :width] for buffer in scratch)
     exponents = np.add(a[1], b[1], out=sums).max(axis=0).astype(np.int32)
@@ -156,28 +215,49 @@ def _step(a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, scratch: _Scr
     c_exponents = ((c.view(np.int32) >> 23) & 0xFF) - 127
     np.maximum(exponents, c_exponents, out=exponents)
     np.maximum(exponents, _NO_PRODUCT, out=exponents)  # keeps both powers below in the range of normal numbers
-    to_integers = _power_of_two(FRACTION_BITS - exponents)
+    to_integers = _power_of_two(_FP8_FRACTION_BITS - exponents)
     np.multiply(a[0], b[0], out=products)
     np.multiply(products, to_integers, out=products)
     total = np.trunc(products, out=products).sum(axis=0)
     total += np.trunc(c * to_integers)
     with np.errstate(over="ignore"):
-        total *= _power_of_two(exponents - FRACTION_BITS)
+        total *= _power_of_two(exponents - _FP8_FRACTION_BITS)
     if np.count_nonzero(alone):
         total = np.where(alone, c, total)
-    total.view(np.int32)[...] &= -1 << (23 - FRACTION_BITS)
+    total.view(np.int32)[...] &= -1 << (23 - _FP8_FRACTION_BITS)
     total += np.float32(0)  # -0 becomes +0
     return total
 
 
-def _special_step(
-    a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, finite: np.ndarray, scratch: _Scratch
-) -> np.ndarray:
-    """One step where NaN or infinity may take part: those outputs follow IEEE 754, the others are as ever."""
-    with np.errstate(invalid="ignore"):
-        ieee = (a[2] * b[2]).sum(axis=0, dtype=np.float64) + c
-    ordinary = _step(a, b, np.where(finite, c, np.float32(0)), scratch)
-    return canonical_nan(np.where(np.isfinite(ieee), ordinary, ieee.astype(np.float32)))
+def _add_bf16(a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, scratch: _Scratch) -> np.ndarray:
+    """Exact in float64: products have 16 significant bits, the truncated addends are integers that sum to less than
+    2^32."""
+    height, width = c.shape
+    products, sums = (buffer[:, :height, :width] for buffer in scratch)
+    exponents = np.add(a[1], b[1], out=sums).max(axis=0).astype(np.int32)
+    c_exponents = np.maximum((c.view(np.int32) >> 23) & 0xFF, 1) - 127
+    np.maximum(exponents, np.where(c == 0, _LEAST, c_exponents), out=exponents)
+    to_integers = np.ldexp(1.0, _BF16_FRACTION_BITS - exponents)
+    np.multiply(a[0], b[0], out=products)
+    np.multiply(products, to_integers, out=products)
+    total = np.trunc(products, out=products).sum(axis=0)
+    total += np.trunc(c * to_integers)
+    total *= np.ldexp(1.0, exponents - _BF16_FRACTION_BITS)
+    return _toward_zero(total)
+
+
+def _toward_zero(x: np.ndarray) -> np.ndarray:
+    """float64 `x` (overwritten) as float32, truncated; 2^128 and beyond as infinity, -0 as +0."""
+    x.view(np.int64)[...] &= -1 << 29  # the mantissa bits that float32 lacks
+    subnormal = np.abs(x) < 2.0**-126
+    if np.count_nonzero(subnormal & (x != 0)):
+        x[subnormal] = np.ldexp(np.trunc(np.ldexp(x[subnormal], 149)), -149)
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32) + np.float32(0)
+
+
+_FP8 = _Unit(STEP_BYTES, np.float32, np.int8, -64, _add_fp8)
+_BF16 = _Unit(STEP_BYTES // 2, np.float64, np.int16, -1024, _add_bf16)
 
 
 def _power_of_two(exponents: np.ndarray) -> np.ndarray:
