@@ -117,7 +117,7 @@ def _driver_version() -> str:
     return found[0] if found else "unknown"
 
 
-def record(path: Path, results: Any, **more: Any) -> None:
-    """Write results with the machine they were measured on."""
+def record(path: Path, results: Any, where: dict[str, Any] | None = None, **more: Any) -> None:
+    """Write results with the machine they were measured on: `where`, or this one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": machine(), **more, "results": results}, indent=1) + "\n")
+    path.write_text(json.dumps({"machine": where or machine(), **more, "results": results}, indent=1) + "\n")
