@@ -100,8 +100,8 @@ def test_a_step_is_mmasims(a_format, b_format):
     rng = np.random.default_rng(2)
     for kind in (*KINDS, "all"):
         for size in SIZES:
-            a, b = codes(rng, 64, a_format, kind), codes(rng, 64, b_format, kind)
-            c = accumulators(rng, (64, 64), size)
+            a, b = codes(rng, 24, a_format, kind), codes(rng, 32, b_format, kind)
+            c = accumulators(rng, (24, 32), size)
             if kind == "any":
                 a[0, 0], b[5, 7] = (0x7FC0, 0xFFFF) if a_format is BF16 else (0x7F, 0xFF)
                 c[9, 9], c[10, 10] = np.nan, np.inf

@@ -98,6 +98,24 @@ def test_swizzles(span: int, bits: int, builder: Any) -> None:
             np.testing.assert_array_equal(found[:, ::size], wanted)
 
 
+@pytest.mark.parametrize("span", [32, 64, 128])
+def test_mn_major_operands(span: int, builder: Any) -> None:
+    """[columns, K] of bfloat16 whose columns are neighbours, more of them than a tile has: each step's elements."""
+    from triton.experimental.gluon.language import NVMMASharedLayout
+
+    columns, depth = 2 * span, 64  # four tiles of span/2 columns
+    layout = builder.to_linear_layout(NVMMASharedLayout(span, 16, 2, transposed=True)._to_ir(builder), [columns, depth])
+    offset = np.arange(columns * depth)
+    column, k = elements((layout.offset_bases, offset))
+    of_element = np.zeros((columns, depth), int)
+    of_element[column, k] = offset * 2
+    leading, stride = depth * span, 8 * span
+    descriptor = {32: 3, 64: 2, 128: 1}[span] << 62 | stride >> 4 << 32 | leading >> 4 << 16
+    for step in range(0, depth, 16):
+        found = wgmma_queue.operand_addresses(descriptor | step * span >> 4, columns, "mn")
+        np.testing.assert_array_equal(found[:, ::2], of_element[:, step : step + 16])
+
+
 @pytest.mark.parametrize("m", [64, 128])
 def test_accumulators_in_tensor_memory(m: int, builder: Any) -> None:
     from triton.experimental.gluon.language.nvidia.blackwell import TensorMemoryLayout

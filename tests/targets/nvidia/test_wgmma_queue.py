@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
@@ -11,9 +12,9 @@ import pytest
 from kingpost import emulate
 from kingpost.assemble import AssemblerNotFound, find_ptxas
 from kingpost.assemble.ptxas import assemble
-from kingpost.formats import E4M3, E5M2, F32
+from kingpost.formats import BF16, E4M3, E5M2, F32, Format
 from kingpost.program import Builder, Register, Registers, f32, swizzle, u32
-from kingpost.targets.nvidia.arithmetic import wgmma_f32
+from kingpost.targets.nvidia.arithmetic import chain, chain_bf16, wgmma_f32
 from kingpost.targets.nvidia.isa.common import (
     bulk_load_2d,
     mbarrier_arrive_expect,
@@ -323,18 +324,154 @@ def test_descriptor_fields() -> None:
 
     def body(k: Builder, d) -> None:
         address = k.new(u32, 0x2400)
-        k.store(d, matrix_descriptor(k, address, offset=64, stride=512, swizzle=64))
+        k.store(d, matrix_descriptor(k, address, offset=64, stride=512, swizzle=64, leading=8192))
 
     block = run(body, d=d)
-    assert d[0] == 0x2440 >> 4 | 512 >> 4 << 32 | 2 << 62
+    assert d[0] == 0x2440 >> 4 | 8192 >> 4 << 16 | 512 >> 4 << 32 | 2 << 62
     (high,) = re.findall(r"mov\.b64 %l\d+, \{low, (0x[0-9a-f]+)\}", ptx(block.program))
-    assert int(high, 16) == int(d[0]) >> 32 and "add.u32 low, low, 4;" in ptx(block.program)
+    assert int(high, 16) == int(d[0]) >> 32 and f"add.u32 low, low, {4 + (512 << 16)};" in ptx(block.program)
+
+
+@pytest.mark.parametrize("span, code", [(128, 1), (64, 2), (32, 3)])
+def test_mn_major_operands_are_where_copies_put_them(span: int, code: int) -> None:
+    """Tiles of 64 rows of K, each `span` bytes of M or N, one after the other; steps of 16 rows."""
+    base, width = 8 * span * 5, span // 2
+    columns = 3 * width
+    descriptor = base >> 4 | 64 * span >> 4 << 16 | 8 * span >> 4 << 32 | code << 62
+    k, column = np.arange(64)[:, None], np.arange(columns)[None, :]
+    wanted = swizzle(base + column // width * 64 * span + k * span + column % width * 2, span).T  # [columns, K]
+    for step in range(4):
+        found = operand_addresses(descriptor + step * 16 * span // 16, columns, "mn").reshape(columns, 16, 2)
+        np.testing.assert_array_equal(found[:, :, 0], wanted[:, 16 * step : 16 * step + 16])
+        np.testing.assert_array_equal(found[:, :, 1], found[:, :, 0] + 1)
+
+
+def test_mn_major_operands_without_a_swizzle() -> None:
+    """8 rows of K of 16 bytes together; the next 8 columns `stride` apart, the next 8 rows `leading`."""
+    descriptor = 4096 >> 4 | (512 >> 4) << 16 | (128 >> 4) << 32
+    at = operand_addresses(descriptor, 24, "mn")
+    found = [int(at[column, 2 * k]) - 4096 for column, k in ((0, 0), (7, 0), (0, 1), (7, 7), (8, 0), (0, 8), (23, 15))]
+    assert found == [0, 14, 16, 126, 128, 512, 256 + 512 + 126]
+
+
+# bfloat16
+
+K16 = 64  # of K in a block of 128 bytes
+A16, B16 = (np.random.default_rng(rows).standard_normal((rows, K16)).astype(ml_dtypes.bfloat16) for rows in (64, 80))
+
+
+def multiply_bf16(n: int, a_major: str, b_major: str, order: str = "late") -> np.ndarray:
+    """A16 [64, 64] B16[:n] ^T, in four steps, each operand as its major lies in memory: float32 [64, n].
+
+    MN-major operands come in tiles of 64 columns, one of 32 where there are no more."""
+    d = np.full((64, n), np.nan, np.float32)
+    memory, boxes = {}, {}
+    for name, x, major in (("a", A16, a_major), ("b", B16[:n], b_major)):
+        width = min(64, len(x))
+        boxes[name] = (len(x), K16) if major == "k" else (K16, width)
+        memory[name] = x if major == "k" else np.ascontiguousarray(x.T)
+    spans = {name: box[1] * 2 for name, box in boxes.items()}
+
+    def body(k: Builder, d, a, b) -> None:
+        maps, tiles = {"a": a, "b": b}, {}
+        for name, rows, major in (("a", 64, a_major), ("b", n, b_major)):
+            count = 1 if major == "k" else -(-rows // boxes[name][1])
+            tiles[name] = k.shared(f"{name}_tile", (count, *boxes[name]), BF16, spans[name])
+        full = k.shared_barriers("full", 1).at(0)
+        with k.role("math", warps=4) as warp:
+            with k.when(warp == 0), k.mask(k.lane == 0):
+                mbarrier_init(k, full, count=1)
+                mbarrier_arrive_expect(k, full, bytes=sum(tile.bytes for tile in tiles.values()))
+                for name, tile in tiles.items():
+                    for i in range(tile.shape[0]):
+                        map = maps[name]
+                        bulk_load_2d(k, tile.at(i), map.register, 0, i * tile.shape[2], full, type=map.type)
+            k.barrier()
+            mbarrier_wait(k, full, 0)
+            total = k.array(f32, n // 2, "total")
+            wgmma_fence(k)
+            for step in range(4):
+                parts = []
+                for name, major in (("a", a_major), ("b", b_major)):
+                    tile, span = tiles[name], spans[name]
+                    offset = step * 32 if major == "k" else step * 16 * span
+                    parts.append(
+                        matrix_descriptor(
+                            k, tile.at(0), offset=offset, stride=8 * span, swizzle=span, leading=tile.stride
+                        )
+                    )
+                wgmma(k, *parts, into=total, n=n, accumulate=step > 0, a_format=BF16, b_format=BF16,
+                      a_major=a_major, b_major=b_major)  # fmt: skip
+            wgmma_commit(k)
+            wgmma_wait(k, groups=0)
+            first = k.address(d, (warp * 16 + k.lane // 4) * n + k.lane % 4 * 2, 4)
+            for i, register in enumerate(total):
+                k.store(first, register, offset=(i // 2 % 2 * 8 * n + i // 4 * 8 + i % 2) * 4)
+
+    run(body, order, 3, d=d, maps={name: (memory[name], boxes[name], spans[name]) for name in ("a", "b")})
+    return d
+
+
+MAJORS = [(a, b) for a in ("k", "mn") for b in ("k", "mn")]
+
+
+@pytest.mark.parametrize("n", [16, 32, 64, 80])
+@pytest.mark.parametrize("a_major, b_major", MAJORS)
+def test_bfloat16_in_every_major(a_major: str, b_major: str, n: int) -> None:
+    assert multiply_bf16(n, a_major, b_major).tobytes() == chain_bf16(A16, B16[:n]).tobytes()
+
+
+@pytest.mark.parametrize("order", SCHEDULES)
+def test_bfloat16_under_every_schedule(order: str) -> None:
+    assert multiply_bf16(32, "mn", "k", order).tobytes() == chain_bf16(A16, B16[:32]).tobytes()
+
+
+FP8_PAIRS = [(a, b) for a in (E4M3, E5M2) for b in (E4M3, E5M2)]
+
+
+@pytest.mark.parametrize("a_format, b_format", FP8_PAIRS, ids=str)
+def test_fp8_of_either_kind(a_format: Format, b_format: Format) -> None:
+    """The same bytes are other numbers in each format."""
+
+    def work(k: Builder, operands: Operands, warp: Register, total: Registers) -> None:
+        wgmma_fence(k)
+        for step in range(4):
+            a, b = (matrix_descriptor(k, tile.at(0), offset=32 * step) for tile in operands.tiles)
+            wgmma(k, a, b, into=total, n=N, accumulate=step > 0, a_format=a_format, b_format=b_format)
+        wgmma_commit(k)
+        wgmma_wait(k, groups=0)
+
+    assert multiply(work).tobytes() == chain(A.view(np.uint8), B.view(np.uint8), None, a_format, b_format).tobytes()
 
 
 # The family
 
 
-def family(sizes: range) -> str:
+KINDS = {
+    **{f"k32.f32.{a}.{b}": {"a_format": a, "b_format": b} for a, b in FP8_PAIRS},
+    **{
+        f"k16.f32.bf16.bf16, {int(a == 'mn')}, {int(b == 'mn')}": {
+            "a_format": BF16, "b_format": BF16, "a_major": a, "b_major": b
+        }
+        for a, b in MAJORS
+    },
+}  # fmt: skip
+"""Fields of every kind of product, by what its text must say, its majors last."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ptxas_takes_every_kind(kind: str) -> None:
+    text = family((8, 136, 256), **KINDS[kind])
+    shape, comma, majors = kind.partition(", ")
+    found = re.findall(rf"m64n(\d+){re.escape(shape)} .*, accumulate, 1, 1{comma}{majors}; ", text)
+    assert found == ["8", "136", "256"]
+    try:
+        assemble(text, "sm_90a", find_ptxas())
+    except AssemblerNotFound as error:
+        pytest.skip(str(error))
+
+
+def family(sizes: Sequence[int], **kind) -> str:
     k = Builder("family", "sm_90a")
     with k.role("math", warps=4):
         a, b = (matrix_descriptor(k, k.new(u32, place)) for place in (0, 16384))
@@ -342,7 +479,7 @@ def family(sizes: range) -> str:
         for n in sizes:
             total = k.array(f32, n // 2)
             wgmma_fence(k)
-            wgmma(k, a, b, into=total, n=n, accumulate=False)
+            wgmma(k, a, b, into=total, n=n, accumulate=False, **kind)
             wgmma_commit(k)
             wgmma_wait(k, groups=0)
             for i in range(0, n // 2, 4):
@@ -377,8 +514,12 @@ def test_uses_grow_with_n() -> None:
     (264, 132, {}, "n is 264"),
     (16, 16, {}, "8 float32 registers, the accumulator of n = 16, are wanted"),
     (16, 4, {}, "8 float32 registers"),
-    (16, 8, {"a_format": F32}, "a_format is float32; e4m3 or e5m2 is wanted"),
+    (16, 8, {"a_format": F32}, "a_format is float32; e4m3, e5m2 or bfloat16 is wanted"),
     (16, 8, {"b_format": F32}, "b_format is float32"),
+    (16, 8, {"b_format": BF16}, "formats are e4m3 and bfloat16; two of the same width are wanted"),
+    (16, 8, {"a_major": "mn"}, "a_major is 'mn'; k is wanted for e4m3"),
+    (16, 8, {"b_format": E5M2, "b_major": "mn"}, "b_major is 'mn'; k is wanted for e4m3"),
+    (16, 8, {"a_format": BF16, "b_format": BF16, "a_major": "m"}, "a_major is 'm'; k or mn is wanted for bfloat16"),
 ])  # fmt: skip
 def test_what_the_family_refuses(n: int, registers: int, formats: dict, message: str) -> None:
     k = Builder("refused", "sm_90a")

@@ -17,7 +17,7 @@ WARPS = 4  # in a warpgroup
 
 @dataclass(frozen=True)
 class Product:
-    """d[64, n] = a[64, 32] b[n, 32]^T (+ d): shared-memory descriptors and formats of an fp8 wgmma."""
+    """d[64, n] = a[64, step] b[n, step]^T (+ d): shared-memory descriptors, formats and majors of a wgmma."""
 
     n: int
     a: int
@@ -25,6 +25,8 @@ class Product:
     accumulate: bool
     a_format: Format
     b_format: Format
+    a_major: str = "k"
+    b_major: str = "k"
 
 
 @dataclass(eq=False)
@@ -114,9 +116,11 @@ class WgmmaQueues:
 
     def _perform(self, action: Action, entry: _Entry, part: int) -> None:
         product, (warp, accumulator) = entry.product, entry.parts[part]
-        rows = operand_addresses(product.a, 64)[16 * part : 16 * part + 16]
-        a = self.block.shared.read(rows, action)
-        b = self.block.shared.read(operand_addresses(product.b, product.n), action)
+        rows = operand_addresses(product.a, 64, product.a_major)[16 * part : 16 * part + 16]
+        a, b = (
+            self.block.shared.read(addresses, action).view(f"u{product.a_format.itemsize}")
+            for addresses in (rows, operand_addresses(product.b, product.n, product.b_major))
+        )
         held = warp.values[accumulator.storage][list(accumulator.indices)] if product.accumulate else None
         d = wgmma_f32(a, b, None if held is None else _matrix(held), product.a_format, product.b_format)
         warp.deliver(accumulator, _fragment(d), np.ones(32, bool))
@@ -124,20 +128,34 @@ class WgmmaQueues:
 
 
 @lru_cache(maxsize=4096)
-def operand_addresses(descriptor: int, rows: int) -> np.ndarray:
-    """Shared addresses [rows, 32] of a K-major 8-bit operand of one k32 step.
+def operand_addresses(descriptor: int, rows: int, major: str = "k") -> np.ndarray:
+    """Shared addresses [rows, 32] of the bytes of an operand of one step: 32 bytes of K for each row of M or N.
 
     Descriptor fields (PTX ISA, "Matrix Descriptor Format"): bits 13:0 start address / 16, 29:16 leading byte offset
     / 16, 45:32 stride byte offset / 16, 51:49 base offset, 63:62 swizzle (0 none, 1 128, 2 64, 3 32 bytes).
+
+    major: "k", or, for elements of 16 bits, "mn" (PTX ISA, "Strides"; the canonical layouts of CUTLASS's
+    make_gmma_desc). A line is what the major dimension's neighbours fill: a row of M or N in "k", one of K in "mn".
+    Chunk i, of 16 bytes, of line l lies, from the start, at
+
+             no swizzle                                swizzle of `span` bytes, w = span/16
+    "k"      l/8 * stride + l%8 * 16 + i * leading     l/8 * stride + l%8 * span + i * 16
+    "mn"     l/8 * leading + l%8 * 16 + i * stride     l/8 * stride + l%8 * span + i/w * leading + i%w * 16
     """
     start = (descriptor & 0x3FFF) << 4
     leading = (descriptor >> 16 & 0x3FFF) << 4
     stride = (descriptor >> 32 & 0x3FFF) << 4
     span = (0, 128, 64, 32)[descriptor >> 62]
-    row, byte = np.arange(rows)[:, None], np.arange(32)[None, :]
-    if span == 0:  # 8-row groups of 16-byte rows; the two 16-byte halves of K lie `leading` apart
-        return start + row // 8 * stride + row % 8 * 16 + byte // 16 * leading + byte % 16
-    return swizzle(start + row // 8 * stride + row % 8 * span + byte, span)
+    line, along = np.arange(rows)[:, None], np.arange(32)[None, :]
+    if major == "mn":
+        line, along = along // 2, line * 2 + along % 2
+    chunk = along // 16
+    if span == 0:
+        outer, inner = (stride, leading) if major == "k" else (leading, stride)
+        return start + line // 8 * outer + line % 8 * 16 + chunk * inner + along % 16
+    if major == "k":
+        return swizzle(start + line // 8 * stride + line % 8 * span + along, span)
+    return swizzle(start + line // 8 * stride + line % 8 * span + along // span * leading + along % span, span)
 
 
 def _fragment(rows: np.ndarray) -> np.ndarray:
