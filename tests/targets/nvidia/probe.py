@@ -1,7 +1,7 @@
 """A kernel that shows what wgmma computes, the operands to show it on, and the golden vectors that a chip gave.
 
-One block is one case: A [64, 128] and B [n, 128] through shared memory, swizzled, and four chained steps of
-`wgmma.m64nNk32.f32.e4m3.e4m3`, once from an accumulator C [64, n] and once from zero.
+One block is one case: A [64, K] and B [n, K], K being 128 bytes, through shared memory, swizzled, and four chained
+steps of one kind of wgmma, once from an accumulator C [64, n] and once from zero.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from kingpost.arrays import view
-from kingpost.formats import E4M3
-from kingpost.program import Builder, Launch, Register, Registers, TensorMap, f32, kernel, u64
+from kingpost.formats import BF16, E4M3, E5M2, Format, decode
+from kingpost.program import Builder, Launch, Registers, TensorMap, TensorMapType, f32, kernel, u32, u64
+from kingpost.program.memory import SharedArray
 from kingpost.targets.nvidia.arithmetic import wgmma_f32
 from kingpost.targets.nvidia.isa.common import (
     bulk_load_2d,
@@ -29,27 +29,50 @@ from kingpost.targets.nvidia.isa.common import (
 from kingpost.targets.nvidia.isa.hopper import matrix_descriptor, wgmma, wgmma_commit, wgmma_fence, wgmma_wait
 
 SIZES = range(8, 257, 8)  # every N of the family
-ROWS, DEPTH, STEP = 64, 128, 32
+ROWS, DEPTH, STEPS = 64, 128, 4  # DEPTH: bytes of K
 GOLDEN = Path(__file__).parents[2] / "golden" / "wgmma_e4m3.npz"
 
 
+class Kind(NamedTuple):
+    """What is multiplied, and which dimension of each operand is contiguous in memory."""
+
+    a_format: Format = E4M3
+    b_format: Format = E4M3
+    a_major: str = "k"
+    b_major: str = "k"
+
+    @property
+    def depth(self) -> int:
+        return DEPTH // self.a_format.itemsize
+
+    @property
+    def step(self) -> int:
+        return self.depth // STEPS
+
+    def __str__(self) -> str:
+        return f"{self.a_format} {self.a_major}, {self.b_format} {self.b_major}"
+
+
+E4M3_KIND = Kind()
+KINDS = [Kind(a, b) for a in (E4M3, E5M2) for b in (E4M3, E5M2)] + [
+    Kind(BF16, BF16, a, b) for a in ("k", "mn") for b in ("k", "mn")
+]
+
+
 @kernel(target="sm_90a")
-def wgmma_probe(k: Builder, *, n: int) -> None:
+def wgmma_probe(k: Builder, *, n: int, kind: Kind = E4M3_KIND) -> None:
     """d[0] = c + a b^T and d[1] = a b^T for each block's case: d is [cases, 2, 64, n], c [cases, 64, n]."""
-    a_map = k.tensor_map("a", E4M3, (ROWS, DEPTH), swizzle=128)
-    b_map = k.tensor_map("b", E4M3, (n, DEPTH), swizzle=128)
+    a, b = _Tile(k, "a", ROWS, kind.a_format, kind.a_major), _Tile(k, "b", n, kind.b_format, kind.b_major)
     c_address, d_address = k.parameter("c", u64), k.parameter("d", u64)
-    a = k.shared("a_tile", (ROWS, DEPTH), E4M3, swizzle=128)
-    b = k.shared("b_tile", (n, DEPTH), E4M3, swizzle=128)
     arrived = k.shared_barriers("arrived", 1).at(0)
 
     with k.role("probe", warps=4) as warp:
         with k.when(warp == 0), k.mask(elect(k)):
             mbarrier_init(k, arrived, count=1)
             fence_mbarrier_init(k)
-            mbarrier_arrive_expect(k, arrived, bytes=a.bytes + b.bytes)
-            bulk_load_2d(k, a.at(0), a_map.register, k.block * ROWS, 0, arrived, type=a_map.type)
-            bulk_load_2d(k, b.at(0), b_map.register, k.block * n, 0, arrived, type=b_map.type)
+            mbarrier_arrive_expect(k, arrived, bytes=a.array.bytes + b.array.bytes)
+            a.load(arrived)
+            b.load(arrived)
         k.barrier()
         mbarrier_wait(k, arrived, 0)
 
@@ -60,12 +83,42 @@ def wgmma_probe(k: Builder, *, n: int) -> None:
         total = k.array(f32, n // 2, "total")
         for i in range(n // 2):
             k.load(f32, c_own, offset=offset(i, n), into=total[i])
-        _multiply(k, a.at(0), b.at(0), total, n, from_zero=False)
+        _multiply(k, a, b, total, n, kind, from_zero=False)
         for i in range(n // 2):
             k.store(d_own, total[i], offset=offset(i, n))
-        _multiply(k, a.at(0), b.at(0), total, n, from_zero=True)
+        _multiply(k, a, b, total, n, kind, from_zero=True)
         for i in range(n // 2):
             k.store(d_own, total[i], offset=matrix_bytes + offset(i, n))
+
+
+class _Tile:
+    """An operand of `rows` rows: K-major as one box, MN-major as boxes of as many columns as the swizzle takes."""
+
+    def __init__(self, k: Builder, name: str, rows: int, format: Format, major: str) -> None:
+        self.k, self.major, self.rows = k, major, rows
+        depth, size = DEPTH // format.itemsize, format.itemsize
+        wide = major == "k" or rows * size not in (32, 64)  # then in memory the rest of a line is filled with zeros
+        self.span = 128 if wide else rows * size
+        box = (rows, depth) if major == "k" else (depth, self.span // size)
+        count = 1 if major == "k" else -(-rows // box[1])
+        self.map = k.tensor_map(name, format, box, self.span)
+        self.array: SharedArray = k.shared(f"{name}_tile", (count, *box), format, self.span)
+
+    def load(self, barrier: Registers) -> None:
+        """The block's own case of [cases * rows, K] or [cases * K, rows]."""
+        k, type = self.k, self.map.type
+        assert isinstance(type, TensorMapType)
+        for i in range(self.array.shape[0]):
+            column = k.new(u32, i * type.box[1])
+            row = k.block * type.box[0]
+            bulk_load_2d(k, self.array.at(i), self.map.register, row, column, barrier, type=type)
+
+    def descriptor(self, step: int) -> Registers:
+        span = self.span
+        offset = 32 * step if self.major == "k" else span * (self.array.shape[1] // STEPS) * step
+        leading = 0 if self.major == "k" else self.array.stride
+        place = self.array.at(0)
+        return matrix_descriptor(self.k, place, offset=offset, stride=8 * span, swizzle=span, leading=leading)
 
 
 def offset(i: int, n: int) -> int:
@@ -73,17 +126,17 @@ def offset(i: int, n: int) -> int:
     return (i // 2 % 2 * 8 * n + i // 4 * 8 + i % 2) * 4
 
 
-def _multiply(k: Builder, a: Register, b: Register, total: Registers, n: int, from_zero: bool) -> None:
+def _multiply(k: Builder, a: _Tile, b: _Tile, total: Registers, n: int, kind: Kind, from_zero: bool) -> None:
     wgmma_fence(k)
-    for step in range(0, DEPTH, STEP):
-        wgmma(k, matrix_descriptor(k, a, offset=step), matrix_descriptor(k, b, offset=step), into=total, n=n,
-              accumulate=step > 0 or not from_zero)  # fmt: skip
+    for step in range(STEPS):
+        accumulate = step > 0 or not from_zero
+        wgmma(k, a.descriptor(step), b.descriptor(step), into=total, n=n, accumulate=accumulate, **kind._asdict())
     wgmma_commit(k)
     wgmma_wait(k, groups=0)
 
 
 class Cases(NamedTuple):
-    """a: e4m3 codes [cases, 64, 128]; b: [cases, n, 128]; c: float32 [cases, 64, n]."""
+    """a: codes [cases, 64, K]; b: [cases, n, K]; c: float32 [cases, 64, n]."""
 
     a: np.ndarray
     b: np.ndarray
@@ -176,24 +229,79 @@ def _special(random: _Random, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return a, b, c
 
 
-def launch(given: Cases, d: np.ndarray) -> Launch:
+# The other kinds: each case mixes accumulators of every size
+
+
+_FIELDS = {E4M3: (3, 7, 0x7F), E5M2: (2, 15, 0x7C), BF16: (7, 127, 0x7F80)}  # fraction bits, bias, the first no number
+CASES = ("near one", "every number", "subnormal", "small products", "largest", "cancelling", "NaN and infinity")
+
+
+def cases_of(kind: Kind, n: int) -> Cases:
+    """Operands of any kind: as CASES names them."""
+    random = np.random.default_rng([n, *map(ord, str(kind))])
+    return Cases(*map(np.stack, zip(*(_case(random, kind, n, name) for name in CASES))))
+
+
+def _case(random: np.random.Generator, kind: Kind, n: int, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    a, b = (
+        _numbers(random, (rows, kind.depth), format, name, operand)
+        for operand, (rows, format) in enumerate(((ROWS, kind.a_format), (n, kind.b_format)))
+    )
+    if name == "cancelling":  # pairs of products that differ in b's last bit, or not at all
+        sign = 1 << 8 * kind.a_format.itemsize - 1
+        a[:, 1::2] = a[:, ::2] ^ sign
+        b[:, 1::2] = b[:, ::2] ^ random.integers(0, 2, b[:, ::2].shape, dtype=b.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact = decode(a, kind.a_format, np.float64) @ decode(b, kind.b_format, np.float64).T
+        c = np.ldexp(random.standard_normal(exact.shape), random.integers(-30, 31, exact.shape))
+        c = (c * np.median(np.abs(exact))).astype(np.float32)
+    c[random.random(c.shape) < 0.3] = 0
+    if name == "NaN and infinity":
+        no_number = _FIELDS[kind.a_format][2]
+        a[5, 7] = b[3, -1] = no_number  # infinity, or e4m3's NaN
+        a[40, 3] = no_number + 1 if kind.a_format is not E4M3 else 0xFF
+        c[9, 2], c[10, 1], c[11, 4] = np.inf, -np.inf, np.nan
+        a[12] = 0
+        c[12, :4] = -0.0, 1e-40, -1e-40, 3.4e38
+    return a, b, c
+
+
+def _numbers(
+    random: np.random.Generator, shape: tuple[int, int], format: Format, name: str, operand: int
+) -> np.ndarray:
+    bits, bias, limit = _FIELDS[format]
+    small = {BF16: 50}.get(format, 1)  # the product of two of these is subnormal in float32, if it can be
+    low, high = {
+        "every number": (0, limit),
+        "subnormal": ((0, 2 << bits), (limit - (4 << bits), limit))[operand],
+        "small products": (small << bits, small + 9 << bits),
+        "largest": (limit - (3 << bits), limit),
+    }.get(name, (bias - 4 << bits, bias + 4 << bits))
+    sign = random.integers(0, 2, shape) << format.bits - 1
+    return (sign | random.integers(low, min(high, limit), shape)).astype(f"u{format.itemsize}")
+
+
+def launch(given: Cases, d: np.ndarray, kind: Kind = E4M3_KIND) -> Launch:
     """The probe on these cases, into d, float32 [cases, 2, 64, n]."""
     count, n, _ = given.b.shape
-    program = wgmma_probe(n=n)
-    types = {parameter.name: parameter.type for parameter in program.parameters}
-    a, b = (view(x.reshape(-1, DEPTH).view(ml_dtypes.float8_e4m3fn)) for x in (given.a, given.b))
+    program = wgmma_probe(n=n, kind=kind)
     c, result = view(given.c), view(d)
-    arguments = {"a": TensorMap(types["a"], a), "b": TensorMap(types["b"], b), "c": c.pointer, "d": result.pointer}
+    arguments: dict[str, Any] = {"c": c.pointer, "d": result.pointer}
+    for name, x, format, major in (("a", given.a, kind.a_format, kind.a_major), ("b", given.b, *kind[1::2])):
+        lines = x if major == "k" else np.ascontiguousarray(x.transpose(0, 2, 1))
+        type = next(parameter.type for parameter in program.parameters if parameter.name == name)
+        assert isinstance(type, TensorMapType)
+        arguments[name] = TensorMap(type, view(lines.reshape(-1, lines.shape[2]).view(format.dtype)))
     return Launch(program, count, arguments, (c, result))
 
 
-def model(given: Cases) -> np.ndarray:
+def model(given: Cases, kind: Kind = E4M3_KIND) -> np.ndarray:
     """What the probe must give, by the arithmetic model: float32 [cases, 2, 64, n]."""
-    results = []
+    results, formats = [], (kind.a_format, kind.b_format)
     for a, b, c in zip(*given):
         for total in (c, np.zeros_like(c)):
-            for step in range(0, DEPTH, STEP):
-                total = wgmma_f32(a[:, step : step + STEP], b[:, step : step + STEP], total)
+            for k in range(0, kind.depth, kind.step):
+                total = wgmma_f32(a[:, k : k + kind.step], b[:, k : k + kind.step], total, *formats)
             results.append(total)
     count, rows, n = given.c.shape
     return np.stack(results).reshape(count, 2, rows, n)

@@ -228,12 +228,11 @@ VIEWS = {  # [planes, rows, columns] that lie in memory in every way a map takes
 assert VIEWS["rows of planes"].strides[0] < VIEWS["rows of planes"].strides[1]
 
 
-@pytest.mark.parametrize("source", VIEWS.values(), ids=VIEWS)
-@pytest.mark.parametrize("place", [(0, 0, 0), (2, 3, 16), (1, 10, 32), (0, -2, 0), (3, 0, 0), (-1, 0, 0)], ids=str)
-def test_planes(source: np.ndarray, place: tuple[int, int, int]) -> None:
-    """Past a plane's last row come zeros, not the next plane's rows; so do planes that are none. What was loaded is
-    stored to the same place of another tensor, which is changed nowhere else."""
-    d = np.zeros_like(source)
+PLACES_3D = [(0, 0, 0), (2, 3, 16), (1, 10, 32), (0, -2, 0), (3, 0, 0), (-1, 0, 0)]
+
+
+def moved_box(place: tuple[int, int, int]):
+    """A body that loads the box at a place and stores it to the same place of another tensor."""
 
     def body(k: Builder, source, d) -> None:
         tile, full = k.shared("tile", (8, 32), U8, 32), k.shared_barriers("full", 1).at(0)
@@ -247,17 +246,30 @@ def test_planes(source: np.ndarray, place: tuple[int, int, int]) -> None:
             bulk_commit(k)
             bulk_wait_read(k, groups=0)
 
-    block = run(body, maps={"source": (source, (1, 8, 32), 32), "d": (d, (1, 8, 32), 32)})
+    return body
+
+
+def planes_at(source: np.ndarray, place: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """The box at a place, and zeros but for what is stored of it."""
     plane, row, column = place
-    inside = 0 <= plane < len(source)
-    want = window(source[plane], row, column, (8, 32)) if inside else np.zeros((8, 32), np.uint8)
-    at = swizzle(np.arange(block.shared.base, block.shared.base + 256), 32) - block.shared.base
-    np.testing.assert_array_equal(block.shared.bytes.data[at].reshape(8, 32), want)
-    copied = np.zeros_like(source)
-    if inside:
+    box, stored = np.zeros((8, 32), source.dtype), np.zeros_like(source)
+    if 0 <= plane < len(source):
+        box = window(source[plane], row, column, (8, 32))
         part = np.s_[plane, max(row, 0) : row + 8, column : column + 32]
-        copied[part] = source[part]
-    np.testing.assert_array_equal(d, copied)
+        stored[part] = source[part]
+    return box, stored
+
+
+@pytest.mark.parametrize("source", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("place", PLACES_3D, ids=str)
+def test_planes(source: np.ndarray, place: tuple[int, int, int]) -> None:
+    """Past a plane's last row come zeros, not the next plane's rows; so do planes that are none."""
+    d = np.zeros_like(source)
+    block = run(moved_box(place), maps={"source": (source, (1, 8, 32), 32), "d": (d, (1, 8, 32), 32)})
+    box, stored = planes_at(source, place)
+    at = swizzle(np.arange(block.shared.base, block.shared.base + 256), 32) - block.shared.base
+    np.testing.assert_array_equal(block.shared.bytes.data[at].reshape(8, 32), box)
+    np.testing.assert_array_equal(d, stored)
 
 
 # What is found

@@ -9,16 +9,33 @@ import pytest
 
 from kingpost import emulate
 
-from .probe import GOLDEN, NAMES, ROWS, SIZES, Cases, cases, digests, launch, model, record, recorded
+from .probe import (
+    CASES,
+    E4M3_KIND,
+    GOLDEN,
+    KINDS,
+    NAMES,
+    ROWS,
+    SIZES,
+    Cases,
+    Kind,
+    cases,
+    cases_of,
+    digests,
+    launch,
+    model,
+    record,
+    recorded,
+)
 
 needs_golden = pytest.mark.skipif(
     not GOLDEN.exists(), reason=f"{GOLDEN.name} is not there: KINGPOST_RECORD=DIR pytest -m gpu tests/gpu records it"
 )
 
 
-def emulated(given: Cases, schedule: str = "late") -> np.ndarray:
+def emulated(given: Cases, schedule: str = "late", kind: Kind = E4M3_KIND) -> np.ndarray:
     d = np.full((len(given.c), 2, *given.c.shape[1:]), np.nan, np.float32)
-    emulate.run(launch(given, d), schedule)
+    emulate.run(launch(given, d, kind), schedule)
     return d
 
 
@@ -52,6 +69,27 @@ def test_emulated_kernel_gives_the_chips_bits(n: int) -> None:
 def test_emulated_kernel_gives_the_models_bits(schedule: str) -> None:
     given = Cases(*(x[-3:] for x in cases(72)))
     assert emulated(given, schedule).tobytes() == model(given).tobytes()
+
+
+@pytest.mark.parametrize("n", [8, 16, 32, 80])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_emulated_kernels_of_every_kind_give_the_models_bits(kind: Kind, n: int) -> None:
+    given = cases_of(kind, n)
+    assert emulated(given, kind=kind).tobytes() == model(given, kind).tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_cases_of_every_kind_show_what_they_should(kind: Kind) -> None:
+    d = dict(zip(CASES, model(cases_of(kind, 64), kind)))
+    finite = {name: np.isfinite(x).mean() for name, x in d.items()}
+    assert [finite[name] for name in ("near one", "subnormal", "small products", "cancelling")] == [1] * 4
+    assert 0.9 < finite["NaN and infinity"] < 1 and np.isnan(d["NaN and infinity"]).any()
+    subnormal = (d["small products"] != 0) & (np.abs(d["small products"]) < 2.0**-126)
+    if kind.a_format.bits == 16:
+        assert subnormal[1].mean() > 0.1 and np.isinf(d["largest"]).any()
+    else:
+        assert not subnormal[1].any()
+    assert (d["cancelling"][1] == 0).mean() < 0.5 < (d["cancelling"][1] != d["near one"][1]).mean()
 
 
 def test_cases_are_what_they_are_called() -> None:

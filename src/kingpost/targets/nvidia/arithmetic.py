@@ -196,10 +196,10 @@ def _special_step(
     unit: _Unit, a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, finite: np.ndarray, scratch: _Scratch
 ) -> np.ndarray:
     """One step where NaN or infinity may take part: those outputs follow IEEE 754, the others are as ever."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         ieee = (a[2] * b[2]).sum(axis=0, dtype=np.float64) + c
-    ordinary = unit.add(a, b, np.where(finite, c, np.float32(0)), scratch)
-    return canonical_nan(np.where(np.isfinite(ieee), ordinary, ieee.astype(np.float32)))
+        ordinary = unit.add(a, b, np.where(finite, c, np.float32(0)), scratch)
+        return canonical_nan(np.where(np.isfinite(ieee), ordinary, ieee.astype(np.float32)))
 
 
 # One step on finite operands: values and exponents of a [step, m, 1] and b [step, 1, n], and c [m, n]
