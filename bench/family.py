@@ -44,10 +44,12 @@ def raised(call: Call) -> str | None:
 
 
 def compared(ours: Tensor, theirs: Tensor) -> dict[str, Any]:
-    """The error of ours relative to theirs, in the norm, and how many elements differ."""
+    """The error of ours relative to theirs, in the norm, and how many elements differ in a bit."""
     total = torch.linalg.vector_norm(theirs, dtype=torch.float64)
     error = torch.linalg.vector_norm(ours.float() - theirs.float(), dtype=torch.float64) / total
-    return {"error": error.item(), "differing": int((ours != theirs).sum()), "elements": ours.numel()}
+    bits = torch.int16 if ours.itemsize == 2 else torch.int32
+    differing = int((ours.view(bits) != theirs.view(bits)).sum())
+    return {"error": error.item(), "differing": differing, "elements": ours.numel()}
 
 
 def checked(work: Work) -> tuple[dict[str, str], dict[str, Any]]:

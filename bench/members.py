@@ -70,7 +70,7 @@ class Source:
             return kp.ScaledTensor(t.data, rows_adjacent(t.scales), scaling) if scaling == "1x128" else t
         *batch, rows, columns = shape
         high, wide = (1, 128) if scaling == "1x128" else (128, 128)
-        scales = self.empty(*batch, -(-rows // high), -(-columns // wide), dtype=F32)
+        scales = torch.ones(*batch, -(-rows // high), -(-columns // wide), device=self.device)
         if high == 1:
             scales = rows_adjacent(scales)
         return kp.ScaledTensor(self.empty(*shape, dtype=FP8), scales, scaling)
