@@ -181,10 +181,10 @@ def test_source_files_do_not_depend_on_where_they_lie(file: str, kept: str) -> N
 
 
 def test_our_own_files_are_named_from_the_package_on() -> None:
-    import kingpost.targets.nvidia.parts.tile_order as module
+    import kingpost.targets.nvidia.parts.ring as module
     from kingpost.program.instruction import portable_path
 
-    assert portable_path(module.__file__) == "kingpost/targets/nvidia/parts/tile_order.py"
+    assert portable_path(module.__file__) == "kingpost/targets/nvidia/parts/ring.py"
 
 
 # What is refused

@@ -124,7 +124,7 @@ class Builder:
     def ceil_div(self, a: Register, b: int) -> Register:
         return (a + (b - 1)) // b
 
-    def address(self, base: Register, index: Register, size: int = 1) -> Register:
+    def address(self, base: Register, index: Operand, size: Operand = 1) -> Register:
         """base (u64) + index (u32) * size, in bytes."""
         return op.portable("mad_wide", u32)(self, index, size, base)
 

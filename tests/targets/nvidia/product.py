@@ -14,8 +14,10 @@ from kingpost.formats import Format, converted
 from kingpost.program import Launch
 from kingpost.registry import Problem
 from kingpost.scaling import ScaledTensor
-from kingpost.targets.nvidia import planner
 from kingpost.targets.nvidia.arithmetic import promoted_product
+from kingpost.targets.nvidia.chip import H200
+from kingpost.targets.nvidia.fp8_candidates import TimedTile, candidates
+from kingpost.targets.nvidia.parts.block_tile import BlockTile
 
 NAN_CODES = (0x7F, 0xFF)
 
@@ -29,15 +31,16 @@ class Config(NamedTuple):
     stages: int
     buffers: int
     group: int = 8
+    loaded_rows: int = 0
 
     @property
     def name(self) -> str:
         return str(self)
 
     def candidates(self, problem: Problem) -> Sequence[Any]:
-        tile = replace(planner.TILES[0], warpgroups=self.warpgroups, subtiles=self.subtiles, columns=self.columns)
-        any = planner.candidates(problem, planner.H200)[0]
-        return [replace(any, tile=tile, stages=self.stages, buffers=self.buffers, group=self.group)]
+        timed = TimedTile(BlockTile(self.warpgroups, self.subtiles, self.columns, self.loaded_rows), 1, 1)
+        any = candidates(problem, H200)[0]
+        return [replace(any, timed=timed, stages=self.stages, buffers=self.buffers, group=self.group)]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from kingpost.formats import BF16, E4M3, F32
 from kingpost.program import Builder, Program, Type, f32, pred, s32, u32, u64
 from kingpost.program.operations import PORTABLE
 from kingpost.registry import Problem
-from kingpost.targets.nvidia.planner import H200, BlockScaledCandidate, candidates
+from kingpost.targets.nvidia.chip import H200
+from kingpost.targets.nvidia.fp8_candidates import Fp8Candidate, candidates
 from kingpost.targets.nvidia.ptx import check_register_budgets, ptx, registers_at_entry
 
 MOST_LINES, MOST_UNROLLED_BLOCKS = 1500, 8  # ptxas takes time as the cube of the unroll
@@ -35,7 +36,7 @@ def assembled(text: str) -> Binary:
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES.values(), ids=CANDIDATES)
-def test_texts_stay_small(candidate: BlockScaledCandidate) -> None:
+def test_texts_stay_small(candidate: Fp8Candidate) -> None:
     text = ptx(candidate.program)
     products = len(re.findall(r"wgmma\.mma_async", text))
     steps = candidate.tile.subtiles * 4
@@ -44,7 +45,7 @@ def test_texts_stay_small(candidate: BlockScaledCandidate) -> None:
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES.values(), ids=CANDIDATES)
-def test_ptxas_accepts_without_a_remark(candidate: BlockScaledCandidate) -> None:
+def test_ptxas_accepts_without_a_remark(candidate: Fp8Candidate) -> None:
     """No spill, no serialised product, no dropped budget: `assemble` refuses them all."""
     binary = assembled(ptx(candidate.program))
     budgets = [role.registers for role in candidate.program.roles()]

@@ -16,6 +16,7 @@ from kingpost.targets import portable_candidates
 from kingpost.targets.emulated_chip import EmulatedChip
 from kingpost.targets.nvidia import planner
 from kingpost.targets.nvidia.arithmetic import block_product
+from kingpost.targets.nvidia.chip import H200, Chip
 from kingpost.targets.nvidia.ptx import ptx
 from kingpost.targets.nvidia.targets import SM_90A
 
@@ -32,7 +33,7 @@ class CudaDevice(Named):
         self.name = f"cuda:{index}"
         self.properties = driver.properties(index)
         self.description = f"{self.properties.name}, {self.properties.target}"
-        self.chip = planner.Chip(self.properties.multiprocessors, self.properties.shared_bytes_per_block)
+        self.chip = Chip(self.properties.multiprocessors, self.properties.shared_bytes_per_block)
         self.loaded: dict[Program, Any] = {}
 
     def candidates(self, problem: AnyProblem) -> Sequence[Candidate]:
@@ -91,7 +92,7 @@ def _row_strides(view: View) -> tuple[int, ...]:
     return tuple(s if size > 1 else 16 for size, s in zip(view.shape[:-1], view.strides[:-1])) + view.strides[-1:]
 
 
-def _candidates(problem: AnyProblem, chip: planner.Chip) -> Sequence[Candidate]:
+def _candidates(problem: AnyProblem, chip: Chip) -> Sequence[Candidate]:
     return planner.candidates(problem, chip) or portable_candidates.candidates(problem, SM_90A)
 
 
@@ -99,7 +100,7 @@ class EmulatedHopper(EmulatedChip):
     """sm_90a on the emulator: the H200's configurations, the bits of its tensor cores, on any CPU."""
 
     def candidates(self, problem: AnyProblem) -> Sequence[Candidate]:
-        return _candidates(problem, planner.H200)
+        return _candidates(problem, H200)
 
     def text(self, program: Program) -> str:
         return ptx(program)
