@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kingpost.program import Builder, evaluate
-from kingpost.targets.nvidia.parts.walk import TileOrder
+from kingpost.targets.nvidia.parts.work import TileOrder
 
 MOST_TILES = 40
 

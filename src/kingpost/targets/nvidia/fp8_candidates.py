@@ -15,9 +15,11 @@ from kingpost.targets.nvidia.kernels.sm90_fp8 import sm90_fp8
 from kingpost.targets.nvidia.parts.binding import finish_arguments, in_planes, plane_stride, row_stride, scale_arguments
 from kingpost.targets.nvidia.parts.block_tile import BlockTile
 from kingpost.targets.nvidia.parts.finish import Finish
+from kingpost.targets.nvidia.parts.groups import ByCounts, ByEnds, ByRows, OverK
 from kingpost.targets.nvidia.parts.products import BLOCK_K
 from kingpost.targets.nvidia.parts.scales import STEPS, Scales
-from kingpost.targets.nvidia.parts.walk import Batched, Dense, Walk
+from kingpost.targets.nvidia.parts.walk import Batched, Dense
+from kingpost.targets.nvidia.parts.work import Walk
 
 FEWEST_STAGES, MOST_STAGES = 3, 8
 GROUP = 8  # tile rows walked together
@@ -57,7 +59,14 @@ BY_COLUMN = tuple(each for each in BY_BLOCK if each.tile.subtiles == 1 and each.
 BY_STEP = tuple(
     each for each in BY_COLUMN if each.tile.columns < 128
 )  # two partial accumulators leave room for no more
-WALKS: dict[str, Callable[[int], Walk]] = {"mm": Dense, "batched_mm": Batched}
+WALKS: dict[str, Callable[[int], Walk]] = {
+    "mm": Dense,
+    "batched_mm": Batched,
+    "rows": ByRows,
+    "ends": ByEnds,
+    "counts": ByCounts,
+    "grouped_mm_k": OverK,
+}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ with zeros by the copies and not stored.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from kingpost.formats import Format
 from kingpost.program import Builder, kernel
 from kingpost.targets.nvidia.isa.common import bulk_load_3d, elect, fence_mbarrier_init
@@ -18,7 +20,7 @@ from kingpost.targets.nvidia.parts.products import BLOCK_K, BlockProducts, Opera
 from kingpost.targets.nvidia.parts.ring import Ring
 from kingpost.targets.nvidia.parts.scales import Scales
 from kingpost.targets.nvidia.parts.tail import clear_tail
-from kingpost.targets.nvidia.parts.walk import Walk
+from kingpost.targets.nvidia.parts.work import Walk
 
 LOADER_REGISTERS, MATH_REGISTERS = 40, {1: 232, 2: 232, 3: 152}  # a thread, by number of math warpgroups
 
@@ -82,8 +84,9 @@ def sm90_fp8(
                 products.add(totals, more)
             for t, total in enumerate(totals):
                 row = item.row + warp // WARPS * (ROWS * tile.subtiles) + t * ROWS
-                finished(total, item.plane_d, item.plane_b, row, item.end, item.column)
-                result.store(warp, total, item.plane_d, row, item.end, item.column, t % buffers)
+                with k.when(row < item.end) if walk.partial else nullcontext():
+                    finished(total, item.plane_d, item.plane_b, row, item.end, item.column)
+                    result.store(warp, total, item.plane_d, row, item.end, item.column, t % buffers)
         result.drain(warp)
 
     with k.role("load", warps=4, registers=LOADER_REGISTERS) as warp:

@@ -156,8 +156,7 @@ class RowStore:
         k, staging = self.k, self.staging
         warpgroup = warp // WARPS
         base = staging.shared.at(warpgroup * staging.buffers + buffer)
-        if staging.buffers == 1:  # with more, the last barrier says that this one has been read
-            staging.barrier(warpgroup)
+        staging.barrier(warpgroup)  # what was laid out before has been read
         staging.lay(total, base)
         staging.barrier(warpgroup)
         chunks = staging.span // CHUNK  # in a slab's row

@@ -12,7 +12,7 @@ from kingpost.formats import F32
 from kingpost.program import Builder, Operand, Register, Registers, f32, u32, u64
 from kingpost.targets.nvidia.isa.common import copy_async_4, copy_async_arrive, mbarrier_arrive
 from kingpost.targets.nvidia.parts.block_tile import WARPS, BlockTile
-from kingpost.targets.nvidia.parts.walk import Item
+from kingpost.targets.nvidia.parts.work import Item
 
 LANES = 32
 SCALED_COLUMNS = 128  # of b that share a scale in "128x128"

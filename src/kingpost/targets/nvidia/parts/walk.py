@@ -1,8 +1,4 @@
-"""How a persistent block of a kernel walks over its pieces of work, for every kind of product.
-
-Every role of a block runs over the same items in the same order. All kernels see a as [planes, M, K], b as [planes, N,
-K] and d as [planes, M, N].
-"""
+"""Walks over products whose sizes the host knows: every role of a block works out its items by itself."""
 
 from __future__ import annotations
 
@@ -11,37 +7,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kingpost.arrays import View
-from kingpost.program import Builder, Operand, Register
+from kingpost.program import Builder
 from kingpost.registry import Operands
+from kingpost.targets.nvidia.parts.work import Item, TileOrder, Walk
 
-
-@dataclass(frozen=True)
-class Item:
-    """A tile of d and its share of K; of a register each, or a number where it is the same for all items.
-
-    plane_a, plane_b, plane_d: indices of planes. row, column: the tile's first row and column in them. end: rows from
-    there on are not this item's. blocks: of K. depth: its first element of K. block: the first K block's scales. tail:
-    elements of K in the last block.
-    """
-
-    plane_a: Operand
-    plane_b: Operand
-    plane_d: Operand
-    row: Register
-    end: Register
-    column: Register
-    blocks: Register
-    depth: Operand = 0
-    block: Operand = 0
-    tail: Operand = 0
+__all__ = ["Batched", "BatchedWork", "Dense", "DenseWork", "Item", "Walk"]
 
 
 @dataclass(frozen=True)
 class Dense:
-    """One product: tiles numbered down groups of `group` tile rows, row first within a group, then the next column.
-
-    partial: items may end within a tile. tails: K blocks may end within a block. shared_bytes: of shared memory used.
-    """
+    """One product, in the order of `TileOrder`."""
 
     group: int
     partial = False
@@ -52,7 +27,6 @@ class Dense:
         return DenseWork(self, k, rows, columns, block_k)
 
     def tiles(self, operands: Operands, rows: int, columns: int) -> int:
-        """How many items there are, at most."""
         *planes, m, n = operands["d"].shape
         return (planes[0] if planes else 1) * -(-m // rows) * -(-n // columns)
 
@@ -72,31 +46,6 @@ class Batched(Dense):
         return {**super().arguments(operands), "planes": operands["d"].shape[0]}
 
 
-Walk = Dense | Batched
-
-
-@dataclass(frozen=True)
-class TileOrder:
-    """Tiles numbered down groups of `group` tile rows: row first within a group, then the next tile column."""
-
-    k: Builder
-    rows: Register
-    columns: Register
-    group: int
-
-    @property
-    def count(self) -> Register:
-        return self.rows * self.columns
-
-    def place(self, tile: Register) -> tuple[Register, Register]:
-        """The tile's row and column. Tiles past the last give places outside the result."""
-        k, per_group = self.k, self.columns * self.group
-        first = tile // per_group * self.group
-        within = tile % per_group
-        height = k.maximum(k.minimum(self.rows - k.minimum(first, self.rows), self.group), 1)
-        return first + within % height, within // height
-
-
 class DenseWork:
     """The walk over one plane. Parameters: m, n and k, in elements."""
 
@@ -110,17 +59,16 @@ class DenseWork:
         self.count = self.order.count
 
     def initialise(self) -> None:
-        """Initialise barriers, in one thread."""
+        """There are none."""
 
     def prepare(self) -> None:
-        """What all warps do before the block's barrier."""
+        """Nothing."""
 
     def schedule(self) -> None:
-        """What a warp of its own does, if `scheduled`."""
+        """Nothing: `scheduled` is false."""
 
     @contextmanager
     def items(self, one_thread: bool = False) -> Iterator[Item]:
-        """A loop over this block's items, by whole warps or by one thread."""
         k = self.k
         with k.loop(self.count, start=k.block, step=k.grid) as tile:
             row, column = self.order.place(tile)
