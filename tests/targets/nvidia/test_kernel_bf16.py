@@ -1,0 +1,273 @@
+"""The bfloat16 product, emulated: the arithmetic model's bits in every major, walk and configuration; its texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from kingpost import emulate
+from kingpost.arrays import view
+from kingpost.assemble import AssemblerNotFound, build
+from kingpost.formats import BF16, F16, F32, Format, converted
+from kingpost.program import Launch
+from kingpost.registry import Operands, Problem
+from kingpost.targets.nvidia.arithmetic import chain_bf16
+from kingpost.targets.nvidia.bf16_candidates import Bf16Candidate, candidates
+from kingpost.targets.nvidia.chip import H200
+from kingpost.targets.nvidia.parts.block_tile import BlockTile
+from kingpost.targets.nvidia.parts.summed import planes_per_slice, slices
+from kingpost.targets.nvidia.ptx import ptx
+
+from .product import same_bits
+
+SCHEDULES = ("late", "early", "random")
+MAJORS = [(a, b) for a in ("k", "mn") for b in ("k", "mn")]
+
+
+@dataclass
+class Product:
+    """A call: a [B, M, K], b [B, N, K], each with that major in memory, and what comes after the product."""
+
+    a: np.ndarray
+    b: np.ndarray
+    majors: tuple[str, str] = ("k", "k")
+    out: Format = BF16
+    alpha: float | None = None
+    c: np.ndarray | None = None
+    bias: np.ndarray | None = None
+    op: str = "batched_mm"
+    d: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        a, b = (_laid(x, major) for x, major in zip((self.a, self.b), self.majors))
+        self.a, self.b = a, b
+        planes = slices(len(a)) if self.op == "summed_mm" else len(a)
+        self.d = np.full((planes, a.shape[1], b.shape[1]), np.nan, self.out.dtype)
+
+    @property
+    def problem(self) -> Problem:
+        bias = None if self.bias is None else view(self.bias).format
+        return Problem(self.op, self.b.shape[1], self.a.shape[2], BF16, BF16, None, None, self.out,
+                       groups=len(self.a), a_major=self.majors[0], b_major=self.majors[1],
+                       c=self.c is not None, bias=bias, alpha=self.alpha is not None)  # fmt: skip
+
+    @property
+    def operands(self) -> Operands:
+        arrays = {"a": self.a, "b": self.b, "c": self.c, "bias": self.bias, "d": self.d}
+        if self.op == "mm":
+            arrays = {name: x if x is None or name == "bias" else x[0] for name, x in arrays.items()}
+        views = {name: view(x) for name, x in arrays.items() if x is not None}
+        numbers = () if self.alpha is None else (("alpha", self.alpha),)
+        return Operands(views, ("d",), self.a.shape[1], numbers)
+
+    def launch(self, candidate: Bf16Candidate, grid: int | None = None) -> Launch:
+        bound = replace(candidate, problem=self.problem).bind(self.operands)
+        return replace(bound, grid=grid or bound.grid)
+
+    def run(self, candidate: Bf16Candidate, order: str = "late", grid: int | None = None, seed: int = 0) -> np.ndarray:
+        emulate.run(self.launch(candidate, grid), order, seed)
+        return self.d
+
+    def expected(self) -> np.ndarray:
+        """By the arithmetic model, in float32 step by step."""
+        each = planes_per_slice(len(self.a)) if self.op == "summed_mm" else 1
+        results = []
+        for plane in range(len(self.d)):
+            total = None
+            for a, b in zip(self.a[plane * each : plane * each + each], self.b[plane * each :]):
+                total = chain_bf16(np.ascontiguousarray(a), np.ascontiguousarray(b), total)
+            if self.alpha is not None:
+                total = np.float32(self.alpha) * total
+            if self.c is not None:
+                total = total + self.c[plane].astype(np.float32)
+            if self.bias is not None:
+                bias = self.bias[plane] if self.bias.ndim == 2 else self.bias
+                total = total + bias.astype(np.float32)
+            results.append(converted(total, self.out))
+        return np.stack(results)
+
+
+def _laid(x: np.ndarray, major: str) -> np.ndarray:
+    return np.ascontiguousarray(x.transpose(0, 2, 1)).transpose(0, 2, 1) if major == "mn" else x
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(ml_dtypes.bfloat16)
+
+
+def product(planes: int, m: int, n: int, k: int, seed: int = 0, **more) -> Product:
+    return Product(normal(planes, m, k, seed=seed), normal(planes, n, k, seed=seed + 1), **more)
+
+
+def config(warpgroups: int, subtiles: int, columns: int, stages: int, buffers: int, group: int = 8) -> Bf16Candidate:
+    any = Problem("mm", 8, 8, BF16, BF16, None, None, BF16)
+    return Bf16Candidate(any, H200, BlockTile(warpgroups, subtiles, columns), stages, buffers, group)
+
+
+# planes, m, n, k, configuration, blocks (None: as many as on an H200), out
+CASES = {
+    "one row": (1, 1, 8, 8, config(1, 1, 32, 4, 1), None, BF16),
+    "exact tile": (1, 64, 64, 64, config(1, 1, 64, 2, 1), None, BF16),
+    "ragged everywhere": (1, 77, 136, 200, config(2, 1, 128, 3, 1), None, BF16),
+    "ragged everywhere, float32": (1, 77, 136, 200, config(1, 1, 128, 4, 1), None, F32),
+    "ragged everywhere, float16": (1, 77, 136, 200, config(2, 1, 64, 4, 1), 2, F16),
+    "256 columns, two parts, two buffers": (1, 100, 264, 144, config(1, 1, 256, 2, 2), 2, BF16),
+    "256 columns, two parts, one buffer": (1, 70, 264, 80, config(2, 1, 256, 2, 1), 2, F32),
+    "192 columns": (1, 130, 200, 136, config(2, 1, 192, 3, 2), 1, BF16),
+    "two subtiles": (1, 300, 72, 144, config(2, 2, 64, 3, 1), 2, BF16),
+    "fifteen tiles, two blocks": (1, 130, 264, 144, config(1, 1, 64, 3, 1, group=2), 2, BF16),
+    "K of seventeen blocks, ring of two": (1, 5, 16, 1040, config(1, 1, 32, 2, 1), None, BF16),
+    "more blocks than tiles": (1, 65, 32, 256, config(1, 1, 32, 3, 1), 5, BF16),
+    "batched": (3, 70, 40, 136, config(1, 1, 32, 2, 1), 4, BF16),
+    "batched, more blocks than tiles": (2, 9, 40, 24, config(1, 1, 64, 2, 1), 5, F32),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("case", CASES)
+def test_the_models_bits_under_every_schedule(case: str, schedule: str) -> None:
+    planes, m, n, k, candidate, grid, out = CASES[case]
+    given = product(planes, m, n, k, out=out, op="mm" if planes == 1 else "batched_mm")
+    assert same_bits(given.run(candidate, schedule, grid), given.expected())
+
+
+@pytest.mark.parametrize("majors", MAJORS)
+@pytest.mark.parametrize("tile", [(1, 1, 32), (2, 1, 64), (1, 2, 128), (1, 1, 192), (1, 1, 256)])
+def test_every_major(majors: tuple[str, str], tile: tuple[int, int, int]) -> None:
+    given = product(2, 72, 136, 104, majors=majors)
+    assert same_bits(given.run(config(*tile, 2, 1), grid=3), given.expected())
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_random_schedules_agree(seed: int) -> None:
+    given = product(2, 104, 48, 328, seed=seed, majors=("mn", "k"))
+    assert same_bits(given.run(config(2, 1, 32, 2, 1), "random", 2, seed), given.expected())
+
+
+def test_every_number_and_what_is_none() -> None:
+    given = product(1, 70, 72, 136, op="mm", out=F32)
+    random = np.random.default_rng(8)
+    for x in (given.a, given.b):
+        x.view(np.uint16)[...] = random.integers(0, 1 << 16, x.shape)
+        x[~np.isfinite(x.astype(np.float32))] = 1
+    given.a[0, 3, 100], given.b[0, 5, 0], given.a[0, 9, 9] = np.nan, np.inf, -np.inf
+    given.a[0, 20], given.b[0, 30] = -0.0, 0.0
+    d = given.run(config(1, 1, 64, 2, 1))
+    assert same_bits(d, given.expected())
+    assert np.isnan(d[0, 3]).all() and not d.view(np.uint32)[0, 20, 30]
+
+
+FINISHES = {
+    "alpha": {"alpha": 0.3},
+    "c": {"c": True},
+    "bias": {"bias": F32},
+    "everything": {"alpha": -1.7, "c": True, "bias": BF16},
+}
+
+
+@pytest.mark.parametrize("finish", FINISHES)
+@pytest.mark.parametrize("out", [BF16, F16, F32], ids=str)
+def test_what_comes_after_the_product(finish: str, out: Format) -> None:
+    random, more = np.random.default_rng(9), dict(FINISHES[finish])
+    if more.get("c"):
+        more["c"] = random.standard_normal((2, 70, 200)).astype(out.dtype)
+    if bias := more.get("bias"):
+        more["bias"] = random.standard_normal((2, 200)).astype(bias.dtype)
+    given = product(2, 70, 200, 72, out=out, **more)
+    assert same_bits(given.run(config(1, 1, 256, 2, 1), grid=2), given.expected())
+
+
+def test_c_may_be_the_result_itself() -> None:
+    given = product(1, 70, 72, 136, op="mm", out=F32)
+    given.d[...] = np.random.default_rng(10).standard_normal(given.d.shape)
+    given.c = given.d.copy()
+    wanted = given.expected()
+    given.c = given.d
+    assert same_bits(given.run(config(1, 1, 64, 2, 1)), wanted)
+
+
+@pytest.mark.parametrize("planes", [1, 2, 31, 33, 65])
+def test_slices_of_sums(planes: int) -> None:
+    """A slice's chain goes from one product to the next; slices are as equal as can be, 32 at most, none empty."""
+    given = product(planes, 20, 24, 72, op="summed_mm", out=F32, majors=("k", "mn"))
+    sizes = [len(given.a[i : i + planes_per_slice(planes)]) for i in range(0, planes, planes_per_slice(planes))]
+    assert len(sizes) == slices(planes) == len(given.d) <= 32 and sum(sizes) == planes
+    assert len(set(sizes[:-1])) <= 1 and 0 < sizes[-1] <= sizes[0]
+    assert same_bits(given.run(config(1, 1, 32, 2, 1), grid=3), given.expected())
+
+
+def test_views_with_gaps_and_transposed_batches() -> None:
+    """[h, b, r] of [b, h, r]: planes closer together than rows; rows with gaps; a result of the same kind."""
+    plain = product(3, 70, 40, 136)
+    given = product(3, 70, 40, 136)
+    given.a = np.ascontiguousarray(given.a.transpose(1, 0, 2)).transpose(1, 0, 2)
+    wide = np.full((3, 40, 192), np.nan, given.b.dtype)
+    wide[:, :, :136] = given.b
+    given.b = wide[:, :, :136]
+    given.d = np.full((70, 3, 40), np.nan, given.d.dtype).transpose(1, 0, 2)
+    assert given.a.strides[0] < given.a.strides[1] and given.d.strides[0] < given.d.strides[1]
+    assert same_bits(np.ascontiguousarray(given.run(config(1, 1, 32, 2, 1), grid=4)), plain.expected())
+
+
+def test_bits_of_a_row_do_not_depend_on_m() -> None:
+    given = product(1, 300, 136, 200, op="mm")
+    whole = given.run(config(2, 2, 128, 2, 1))
+    for m, candidate in ((1, config(1, 1, 32, 2, 1)), (7, config(2, 1, 256, 2, 1))):
+        some = Product(given.a[:, :m], given.b, op="mm")
+        assert same_bits(some.run(candidate), np.ascontiguousarray(whole[:, :m]))
+
+
+# Configurations
+
+PROBLEMS = {
+    f"{op}, {out}, {a} {b}": Problem(op, 4096, 7168, BF16, BF16, None, None, out, groups=groups, a_major=a, b_major=b)
+    for op, groups in (("mm", 1), ("batched_mm", 8), ("summed_mm", 40))
+    for out in (BF16, F32)
+    for a, b in MAJORS
+}
+FINISHED = replace(PROBLEMS["mm, bfloat16, k k"], alpha=True, c=True, bias=BF16)
+
+
+@pytest.mark.parametrize("problem", [PROBLEMS["mm, bfloat16, k k"], PROBLEMS["mm, float32, mn mn"], FINISHED], ids=str)
+def test_ptxas_accepts_every_configuration_without_a_remark(problem: Problem) -> None:
+    """No spill, no serialised product, no dropped budget: `build` refuses them all."""
+    for candidate in candidates(problem, H200):
+        program = candidate.program
+        try:
+            binary = build(ptx(program), "sm_90a")
+        except AssemblerNotFound as error:
+            pytest.skip(str(error))
+        assert binary.spill_bytes == binary.stack_bytes == 0, candidate.name
+        assert program.shared_bytes + binary.shared_bytes <= H200.shared_bytes, candidate.name
+
+
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_every_problem_has_tiles_for_few_rows_and_many(problem: Problem) -> None:
+    found = candidates(problem, H200)
+    assert {str(each.tile) for each in found} >= {"128x256", "256x128", "128x128", "64x128", "64x64", "64x32"}
+    assert min(each.stages for each in found) >= 3
+    best = [min(found, key=lambda each: each.microseconds(m)).tile for m in (1, 8192)]
+    assert best[0].rows * best[0].columns <= 64 * 128 < best[1].rows * best[1].columns
+
+
+def test_problems_of_others() -> None:
+    plain = PROBLEMS["mm, bfloat16, k k"]
+    assert candidates(plain, H200)
+    for other in ({"a_format": F16}, {"b_format": F32}, {"out_format": BF16, "op": "tile_product"}):
+        assert candidates(replace(plain, **other), H200) == []
+
+
+@pytest.mark.parametrize("subtiles, stages, buffers", [(1, 1, 1), (1, 2, 2), (2, 4, 2)])
+def test_stages_and_buffers_that_would_stick_or_overwrite(subtiles: int, stages: int, buffers: int) -> None:
+    given = product(1, 8, 96, 64, op="mm")
+    with pytest.raises(ValueError, match=f"stages is {stages}, buffers {buffers}; 2 or more and a divisor of 1"):
+        given.launch(config(1, subtiles, 64, stages, buffers))
+
+
+def test_mn_major_tiles_are_whole_boxes() -> None:
+    given = product(1, 8, 96, 64, op="mm", majors=("k", "mn"))
+    with pytest.raises(ValueError, match="b is MN-major, in tiles of 96 rows; a multiple of 64 is wanted"):
+        given.launch(config(1, 1, 96, 2, 1))
