@@ -109,11 +109,11 @@ class Fp8Candidate:
     def microseconds(self, m: int) -> float:
         """Waves of tiles, each a chain of K blocks and an epilogue; or the time to move every byte once."""
         problem, groups = self.problem, self.problem.groups
-        if m > self.tile.loaded_rows < self.tile.rows:
+        if m > self.tile.loaded_rows and not self.tile.whole:
             return float("inf")
         n, k = problem.n, problem.k
         depth = k / groups if problem.op == "grouped_mm_k" else k
-        tiles = groups * -(-m // self.tile.rows) * -(-n // self.tile.columns)
+        tiles = groups * -(-m // self.tile.loaded_rows) * -(-n // self.tile.columns)
         waves = -(-tiles // self.chip.multiprocessors)
         moved = (m * depth + n * depth + m * n * problem.out_format.itemsize) * groups
         chain = -(-depth // BLOCK_K) * self.timed.block + self.timed.once
@@ -121,12 +121,12 @@ class Fp8Candidate:
 
     def bind(self, operands: Operands) -> Launch:
         problem, tile, walk = self.problem, self.tile, self.walk
-        if operands["d"].shape[-2] > tile.loaded_rows < tile.rows:
+        if operands["d"].shape[-2] > tile.loaded_rows and not (tile.whole or walk.partial):
             raise ValueError(
                 f"a has {operands['a'].shape[-2]} rows; at most {tile.loaded_rows} are wanted by {self.name}"
             )
         a, b, d = (in_planes(operands[name]) for name in ("a", "b", "d"))
-        tiles = walk.tiles(operands, tile.rows, tile.columns)
+        tiles = walk.tiles(operands, tile.loaded_rows, tile.columns)
         arguments: dict[str, View | int | float] = {"a": a, "b": b, "d": d}
         if walk.partial:
             arguments |= {"d_plane_stride": plane_stride(d), "d_stride": row_stride(d)}

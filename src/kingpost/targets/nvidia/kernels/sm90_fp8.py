@@ -46,7 +46,7 @@ def sm90_fp8(
     scales.check(tile)
     a_map = k.tensor_map("a", a_format, (1, tile.loaded_rows, BLOCK_K), swizzle=128)
     b_map = k.tensor_map("b", b_format, (1, tile.columns, BLOCK_K), swizzle=128)
-    work = walk.over(k, tile.rows, tile.columns, readers=tile.warps + 2, block_k=BLOCK_K)
+    work = walk.over(k, tile.loaded_rows, tile.columns, readers=tile.warps + 2, block_k=BLOCK_K)
     n = work.n
     finished = finish.over(k, n)
 
@@ -62,7 +62,7 @@ def sm90_fp8(
         work.initialise()
         fence_mbarrier_init(k)
     work.prepare()
-    if tile.loaded_rows < tile.rows:
+    if not tile.whole:
         clear_rows(k, a, tile.loaded_rows, threads=32 * tile.warps)
     k.barrier()
 
@@ -82,11 +82,12 @@ def sm90_fp8(
                 if walk.tails:
                     clear_tail(k, [a.at(slots.slot), b.at(slots.slot)], tile, item.tail, more)
                 products.add(totals, more)
+            end = item.end if tile.whole else k.minimum(item.end, item.row + tile.loaded_rows)
             for t, total in enumerate(totals):
                 row = item.row + warp // WARPS * (ROWS * tile.subtiles) + t * ROWS
-                with k.when(row < item.end) if walk.partial else nullcontext():
-                    finished(total, item.plane_d, item.plane_b, row, item.end, item.column)
-                    result.store(warp, total, item.plane_d, row, item.end, item.column, t % buffers)
+                with k.when(row < end) if walk.partial else nullcontext():
+                    finished(total, item.plane_d, item.plane_b, row, end, item.column)
+                    result.store(warp, total, item.plane_d, row, end, item.column, t % buffers)
         result.drain(warp)
 
     with k.role("load", warps=4, registers=LOADER_REGISTERS) as warp:

@@ -36,6 +36,11 @@ class BlockTile:
         return ROWS * self.subtiles * self.warpgroups
 
     @property
+    def whole(self) -> bool:
+        """Whether all rows are loaded."""
+        return self.loaded_rows == self.rows
+
+    @property
     def warps(self) -> int:
         return WARPS * self.warpgroups
 
