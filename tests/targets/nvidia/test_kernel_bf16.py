@@ -126,12 +126,23 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("case", CASES)
-def test_the_models_bits_under_every_schedule(case: str, schedule: str) -> None:
+def test_the_models_bits(case: str) -> None:
     planes, m, n, k, candidate, grid, out = CASES[case]
     given = product(planes, m, n, k, out=out, op="mm" if planes == 1 else "batched_mm")
-    assert same_bits(given.run(candidate, schedule, grid), given.expected())
+    assert same_bits(given.run(candidate, "late", grid), given.expected())
+
+
+PICKED = candidates(Problem("mm", 4096, 7168, BF16, BF16, None, None, BF16), H200)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("candidate", PICKED, ids=[each.name for each in PICKED])
+def test_every_configuration_under_every_schedule(candidate: Bf16Candidate, schedule: str) -> None:
+    """A tile and one that is cut off, by one block; K goes through the ring and further."""
+    tile = candidate.tile
+    given = product(1, tile.rows - 60, tile.columns + 8, 64 * candidate.stages + 24, op="mm")
+    assert same_bits(given.run(candidate, schedule, 1), given.expected())
 
 
 @pytest.mark.parametrize("majors", MAJORS)
@@ -189,14 +200,21 @@ def test_c_may_be_the_result_itself() -> None:
     assert same_bits(given.run(config(1, 1, 64, 2, 1)), wanted)
 
 
-@pytest.mark.parametrize("planes", [1, 2, 31, 33, 65])
-def test_slices_of_sums(planes: int) -> None:
+@pytest.mark.parametrize("planes, k", [(1, 136), (2, 136), (31, 8), (33, 72), (65, 8)])
+def test_slices_of_sums(planes: int, k: int) -> None:
     """A slice's chain goes from one product to the next; slices are as equal as can be, 32 at most, none empty."""
-    given = product(planes, 20, 24, 72, op="summed_mm", out=F32, majors=("k", "mn"))
+    given = product(planes, 20, 24, k, op="summed_mm", out=F32, majors=("k", "mn"))
     sizes = [len(given.a[i : i + planes_per_slice(planes)]) for i in range(0, planes, planes_per_slice(planes))]
     assert len(sizes) == slices(planes) == len(given.d) <= 32 and sum(sizes) == planes
     assert len(set(sizes[:-1])) <= 1 and 0 < sizes[-1] <= sizes[0]
     assert same_bits(given.run(config(1, 1, 32, 2, 1), grid=3), given.expected())
+
+
+def test_sums_are_handed_over_as_slices() -> None:
+    given = product(40, 20, 24, 72, op="summed_mm", out=F32)
+    given.d = given.d[:19]
+    with pytest.raises(ValueError, match=r"d is float32 \(19, 20, 24\); the slices of the sum, float32 \(20, 20, 24\)"):
+        given.launch(config(1, 1, 32, 2, 1))
 
 
 def test_views_with_gaps_and_transposed_batches() -> None:
@@ -220,6 +238,123 @@ def test_bits_of_a_row_do_not_depend_on_m() -> None:
         assert same_bits(some.run(candidate), np.ascontiguousarray(whole[:, :m]))
 
 
+# Groups
+
+
+@dataclass
+class Grouped:
+    """A call: a and b as the op has them, each with that major in memory, and the int32 array that tells of groups."""
+
+    op: str
+    by: str | None
+    a: np.ndarray
+    b: np.ndarray
+    index: np.ndarray
+    majors: tuple[str, str] = ("k", "k")
+    out: Format = BF16
+    c: bool = False
+    d: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.a, self.b = (_swapped(x) if major == "mn" else x for x, major in zip((self.a, self.b), self.majors))
+        shape = (*self.a.shape[:-1], self.b.shape[-2])
+        self.d = np.full((len(self.index), *shape) if self.by is None else shape, np.nan, self.out.dtype)
+        self.added = np.random.default_rng(11).standard_normal(self.d.shape).astype(self.out.dtype) if self.c else None
+
+    def run(self, candidate: Bf16Candidate, order: str = "late", grid: int = 3) -> np.ndarray:
+        groups = len(self.index) if self.by is None else len(self.b)
+        problem = Problem(self.op, self.b.shape[-2], self.a.shape[-1], BF16, BF16, None, None, self.out, by=self.by,
+                          groups=groups, a_major=self.majors[0], b_major=self.majors[1], c=self.c)  # fmt: skip
+        arrays = {"a": self.a, "b": self.b, self.by or "ends": self.index, "c": self.added, "d": self.d}
+        operands = Operands({name: view(x) for name, x in arrays.items() if x is not None}, ("d",), self.d.shape[-2])
+        emulate.run(replace(replace(candidate, problem=problem).bind(operands), grid=grid), order)
+        return self.d
+
+    def expected(self) -> np.ndarray:
+        d, added = np.full_like(self.d, np.nan), 0 if self.added is None else self.added.astype(np.float32)
+        a, b = (np.ascontiguousarray(x) for x in (self.a, self.b))
+        begin = 0
+        for group, value in enumerate(self.index if self.by != "rows" else range(len(b))):
+            if self.by is None:
+                some = [np.ascontiguousarray(x[:, begin:value]) for x in (a, b)]
+                d[group] = converted(chain_bf16(*some) + (added[group] if self.c else 0), self.out)
+            else:
+                rows = {"rows": np.s_[self.index == group], "ends": np.s_[begin:value],
+                        "counts": np.s_[group, :value]}[self.by]  # fmt: skip
+                total = chain_bf16(np.ascontiguousarray(a[rows]), b[group])
+                d[rows] = converted(total + (added[rows] if self.c else 0), self.out)
+            begin = value
+        return d
+
+
+def _swapped(x: np.ndarray) -> np.ndarray:
+    """The same elements, the last two dimensions the other way round in memory."""
+    return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+def int32(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+ROWS = np.random.default_rng(12).integers(-1, 4, 30)
+INDICES = {
+    "runs of rows": ("rows", int32(*[0] * 50, *[-1] * 14, *[2] * 70, *[1] * 2)),
+    "every row another": ("rows", int32(*ROWS, *[3] * 70, *ROWS, *[-1] * 6)),
+    "no row": ("rows", int32(*[-1] * 136)),
+    "ends anywhere": ("ends", int32(5, 5, 77, 130)),
+    "one group has everything": ("ends", int32(0, 136, 136, 136)),
+    "empty groups": ("ends", int32(0, 0, 0, 0)),
+    "counts": ("counts", int32(1, 0, 34, 17)),
+    "full planes": ("counts", int32(34, 34, 34, 34)),
+}
+
+
+@pytest.mark.parametrize("tile", [(1, 1, 32), (2, 1, 128), (2, 2, 64)])
+@pytest.mark.parametrize("case", INDICES)
+def test_groups_of_rows(case: str, tile: tuple[int, int, int]) -> None:
+    by, index = INDICES[case]
+    a = normal(136, 72) if by != "counts" else normal(4, 34, 72)
+    given = Grouped("grouped_mm", by, a, normal(4, 40, 72), index, ("k", "mn"))
+    assert same_bits(given.run(config(*tile, 2, 1)), given.expected())
+
+
+@pytest.mark.parametrize("order", SCHEDULES)
+@pytest.mark.parametrize("by", ["rows", "ends", "counts"])
+def test_groups_of_rows_under_every_schedule(by: str, order: str) -> None:
+    case = {"rows": "runs of rows", "ends": "ends anywhere", "counts": "counts"}[by]
+    a = normal(136, 136) if by != "counts" else normal(4, 34, 136)
+    given = Grouped("grouped_mm", by, a, normal(4, 264, 136), INDICES[case][1], out=F32, c=True)
+    assert same_bits(given.run(config(1, 1, 256, 2, 2), order), given.expected())
+
+
+ENDS = {"any": (16, 16, 208, 304), "one block": (0, 64, 64, 64), "all in one": (0, 304, 304, 304), "none": (0, 0, 0, 0)}
+
+
+@pytest.mark.parametrize("majors", MAJORS)
+@pytest.mark.parametrize("ends", ENDS)
+def test_groups_of_k(ends: str, majors: tuple[str, str]) -> None:
+    """Each group's part of K, a multiple of 16; what lies behind its end is NaN here and there, and no group's."""
+    a, b = normal(72, 304), normal(40, 304)
+    a[:, ENDS[ends][-1] :] = np.nan
+    given = Grouped("grouped_mm_k", None, a, b, int32(*ENDS[ends]), majors, F32, c=ends == "any")
+    assert same_bits(given.run(config(2, 1, 64, 2, 1)), given.expected())
+
+
+@pytest.mark.parametrize("order", SCHEDULES)
+def test_groups_of_k_under_every_schedule(order: str) -> None:
+    given = Grouped("grouped_mm_k", None, normal(136, 304), normal(136, 304), int32(*ENDS["any"]), ("mn", "mn"))
+    assert same_bits(given.run(config(1, 2, 64, 3, 1), order), given.expected())
+
+
+def test_nan_of_one_group_is_no_others() -> None:
+    a, b = normal(72, 304), normal(40, 304)
+    a[3, 210] = b[7, 16] = np.nan
+    given = Grouped("grouped_mm_k", None, a, b, int32(*ENDS["any"]), ("mn", "mn"), F32)
+    d = given.run(config(1, 1, 32, 2, 1))
+    assert same_bits(d, given.expected())
+    assert np.isnan(d[3, 3]).all() and np.isnan(d[2, :, 7]).all() and np.isnan(d).sum() == 40 + 72
+
+
 # Configurations
 
 PROBLEMS = {
@@ -228,10 +363,20 @@ PROBLEMS = {
     for out in (BF16, F32)
     for a, b in MAJORS
 }
-FINISHED = replace(PROBLEMS["mm, bfloat16, k k"], alpha=True, c=True, bias=BF16)
+PLAIN = PROBLEMS["mm, bfloat16, k k"]
+ASSEMBLED = [
+    PLAIN,
+    replace(PLAIN, out_format=F32, a_major="mn", b_major="mn"),
+    replace(PLAIN, alpha=True, c=True, bias=BF16),
+    replace(PLAIN, op="grouped_mm", by="rows", groups=8, c=True),
+    replace(PLAIN, op="grouped_mm", by="ends", groups=8, b_major="mn", out_format=F32),
+    replace(PLAIN, op="grouped_mm", by="counts", groups=8),
+    replace(PLAIN, op="grouped_mm_k", groups=8, a_major="mn", b_major="mn", out_format=F32, c=True),
+    replace(PLAIN, op="summed_mm", groups=8),
+]
 
 
-@pytest.mark.parametrize("problem", [PROBLEMS["mm, bfloat16, k k"], PROBLEMS["mm, float32, mn mn"], FINISHED], ids=str)
+@pytest.mark.parametrize("problem", ASSEMBLED, ids=str)
 def test_ptxas_accepts_every_configuration_without_a_remark(problem: Problem) -> None:
     """No spill, no serialised product, no dropped budget: `build` refuses them all."""
     for candidate in candidates(problem, H200):
@@ -254,10 +399,10 @@ def test_every_problem_has_tiles_for_few_rows_and_many(problem: Problem) -> None
 
 
 def test_problems_of_others() -> None:
-    plain = PROBLEMS["mm, bfloat16, k k"]
-    assert candidates(plain, H200)
-    for other in ({"a_format": F16}, {"b_format": F32}, {"out_format": BF16, "op": "tile_product"}):
-        assert candidates(replace(plain, **other), H200) == []
+    assert all(candidates(problem, H200) for problem in ASSEMBLED)
+    for other in ({"a_format": F16}, {"b_format": F32}, {"op": "tile_product"}):
+        assert candidates(replace(PLAIN, **other), H200) == []
+    assert candidates(replace(PLAIN, op="grouped_mm", by="ends", groups=513), H200) == []
 
 
 @pytest.mark.parametrize("subtiles, stages, buffers", [(1, 1, 1), (1, 2, 2), (2, 4, 2)])

@@ -15,6 +15,7 @@ from kingpost.targets.nvidia.kernels.sm90_bf16 import sm90_bf16, stored_columns
 from kingpost.targets.nvidia.parts.binding import finish_arguments, in_planes, plane_stride, row_stride
 from kingpost.targets.nvidia.parts.block_tile import ROWS, BlockTile
 from kingpost.targets.nvidia.parts.finish import Finish
+from kingpost.targets.nvidia.parts.groups import MOST_GROUPS, ByCounts, ByEnds, ByRows, OverK
 from kingpost.targets.nvidia.parts.operand_tiles import BLOCK_K, ROW_BYTES, STEP_K
 from kingpost.targets.nvidia.parts.summed import Summed, slices
 from kingpost.targets.nvidia.parts.walk import Batched, Dense
@@ -32,7 +33,15 @@ TILES = (  # the smaller ones first: they are taken where the model says that al
     BlockTile(2, 1, 256),
     BlockTile(2, 2, 128),
 )
-WALKS: dict[str, Callable[[int], Walk]] = {"mm": Dense, "batched_mm": Batched, "summed_mm": Summed}
+WALKS: dict[str, Callable[[int], Walk]] = {
+    "mm": Dense,
+    "batched_mm": Batched,
+    "summed_mm": Summed,
+    "rows": ByRows,
+    "ends": ByEnds,
+    "counts": ByCounts,
+    "grouped_mm_k": OverK,
+}
 
 # Measured on an H200, but not with this kernel: the clock under wgmma of bfloat16; what the fp8 kernel's smallest tile
 # takes for a K block of 128 bytes, and its tiles for what comes once; what all multiprocessors read from the L2 cache.
@@ -96,6 +105,8 @@ class Bf16Candidate:
     def bind(self, operands: Operands) -> Launch:
         problem, tile, walk = self.problem, self.tile, self.walk
         a, b, d = (in_planes(operands[name]) for name in ("a", "b", "d"))
+        if problem.op == "summed_mm":
+            _require_slices(d, (slices(a.shape[0]), a.shape[1], b.shape[1]))
         tiles = walk.tiles(operands, tile.rows, tile.columns)
         a, b = _lines(a, problem.a_major), _lines(b, problem.b_major)
         arguments: dict[str, View | int | float] = {"a": a, "b": b, "d": d}
@@ -116,6 +127,11 @@ def _finish(problem: Problem) -> Finish:
     if problem.op == "summed_mm":
         return Finish(F32)  # of a slice
     return Finish(problem.out_format, problem.alpha, problem.c, problem.bias)
+
+
+def _require_slices(d: View, wanted: tuple[int, ...]) -> None:
+    if (d.format, d.shape) != (F32, wanted):
+        raise ValueError(f"d is {d.format.name} {d.shape}; the slices of the sum, float32 {wanted}, are wanted")
 
 
 def _lines(view: View, major: str) -> View:
@@ -139,6 +155,8 @@ def candidates(problem: Problem, chip: Chip) -> list[Bf16Candidate]:
     if _kind(problem) not in WALKS or {problem.a_format, problem.b_format} != {BF16}:
         return []
     if problem.out_format not in (BF16, F16, F32):
+        return []
+    if _kind(problem) in ("ends", "counts", "grouped_mm_k") and problem.groups > MOST_GROUPS:
         return []
     found = []
     for tile in TILES:
