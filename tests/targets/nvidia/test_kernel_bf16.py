@@ -261,13 +261,16 @@ class Grouped:
         self.d = np.full((len(self.index), *shape) if self.by is None else shape, np.nan, self.out.dtype)
         self.added = np.random.default_rng(11).standard_normal(self.d.shape).astype(self.out.dtype) if self.c else None
 
-    def run(self, candidate: Bf16Candidate, order: str = "late", grid: int = 3) -> np.ndarray:
+    def launch(self, candidate: Bf16Candidate) -> Launch:
         groups = len(self.index) if self.by is None else len(self.b)
         problem = Problem(self.op, self.b.shape[-2], self.a.shape[-1], BF16, BF16, None, None, self.out, by=self.by,
                           groups=groups, a_major=self.majors[0], b_major=self.majors[1], c=self.c)  # fmt: skip
         arrays = {"a": self.a, "b": self.b, self.by or "ends": self.index, "c": self.added, "d": self.d}
         operands = Operands({name: view(x) for name, x in arrays.items() if x is not None}, ("d",), self.d.shape[-2])
-        emulate.run(replace(replace(candidate, problem=problem).bind(operands), grid=grid), order)
+        return replace(candidate, problem=problem).bind(operands)
+
+    def run(self, candidate: Bf16Candidate, order: str = "late", grid: int = 3) -> np.ndarray:
+        emulate.run(replace(self.launch(candidate), grid=grid), order)
         return self.d
 
     def expected(self) -> np.ndarray:
@@ -309,21 +312,23 @@ INDICES = {
 }
 
 
+def groups_of_rows(case: str, n: int, k: int, **more) -> Grouped:
+    by, index = INDICES[case]
+    a = normal(136, k) if by != "counts" else normal(4, 34, k)
+    return Grouped("grouped_mm", by, a, normal(4, n, k), index, **more)
+
+
 @pytest.mark.parametrize("tile", [(1, 1, 32), (2, 1, 128), (2, 2, 64)])
 @pytest.mark.parametrize("case", INDICES)
 def test_groups_of_rows(case: str, tile: tuple[int, int, int]) -> None:
-    by, index = INDICES[case]
-    a = normal(136, 72) if by != "counts" else normal(4, 34, 72)
-    given = Grouped("grouped_mm", by, a, normal(4, 40, 72), index, ("k", "mn"))
+    given = groups_of_rows(case, 40, 72, majors=("k", "mn"))
     assert same_bits(given.run(config(*tile, 2, 1)), given.expected())
 
 
 @pytest.mark.parametrize("order", SCHEDULES)
-@pytest.mark.parametrize("by", ["rows", "ends", "counts"])
-def test_groups_of_rows_under_every_schedule(by: str, order: str) -> None:
-    case = {"rows": "runs of rows", "ends": "ends anywhere", "counts": "counts"}[by]
-    a = normal(136, 136) if by != "counts" else normal(4, 34, 136)
-    given = Grouped("grouped_mm", by, a, normal(4, 264, 136), INDICES[case][1], out=F32, c=True)
+@pytest.mark.parametrize("case", ["runs of rows", "ends anywhere", "counts"])
+def test_groups_of_rows_under_every_schedule(case: str, order: str) -> None:
+    given = groups_of_rows(case, 264, 136, out=F32, c=True)
     assert same_bits(given.run(config(1, 1, 256, 2, 2), order), given.expected())
 
 
