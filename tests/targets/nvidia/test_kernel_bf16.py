@@ -12,7 +12,7 @@ from kingpost import emulate
 from kingpost.arrays import view
 from kingpost.assemble import AssemblerNotFound, build
 from kingpost.formats import BF16, F16, F32, Format, converted
-from kingpost.program import Launch
+from kingpost.program import Instruction, Launch
 from kingpost.registry import Operands, Problem
 from kingpost.targets.nvidia.arithmetic import chain_bf16
 from kingpost.targets.nvidia.bf16_candidates import Bf16Candidate, candidates
@@ -22,6 +22,7 @@ from kingpost.targets.nvidia.parts.summed import planes_per_slice, slices
 from kingpost.targets.nvidia.ptx import ptx
 
 from .product import same_bits
+from .test_broken_kernels import changed
 
 SCHEDULES = ("late", "early", "random")
 MAJORS = [(a, b) for a in ("k", "mn") for b in ("k", "mn")]
@@ -421,3 +422,21 @@ def test_mn_major_tiles_are_whole_boxes() -> None:
     given = product(1, 8, 96, 64, op="mm", majors=("k", "mn"))
     with pytest.raises(ValueError, match="b is MN-major, in tiles of 96 rows; a multiple of 64 is wanted"):
         given.launch(config(1, 1, 96, 2, 1))
+
+
+def test_a_slot_that_is_left_too_early_shows() -> None:
+    """With one more group in flight, a slot is filled anew while its products are still to come."""
+
+    def later(instruction: Instruction, role: str) -> Instruction:
+        waits_for_one = instruction.operation.name == "wgmma.wait_group" and instruction.fields["groups"] == 1
+        return replace(instruction, fields={"groups": 2}) if waits_for_one else instruction
+
+    given, wrong = product(1, 5, 16, 1048, op="mm"), []
+    for order in SCHEDULES:
+        launch = given.launch(config(1, 1, 32, 2, 1))
+        try:
+            emulate.run(replace(launch, program=changed(launch.program, later)), order)
+            wrong.append(not same_bits(given.d, given.expected()))
+        except emulate.EmulationError as error:
+            wrong.append(error.finding.kind == "uninitialised")
+    assert any(wrong)
