@@ -225,7 +225,7 @@ def fma32(a: Any, b: Any, c: Any) -> np.ndarray:
         suspect |= np.abs(total) < _SMALLEST_NORMAL
         if np.count_nonzero(suspect) and np.count_nonzero(suspect & (total != 0)):  # a sum of zero is exact
             x, y = np.broadcast_to(product, total.shape), np.broadcast_to(c, total.shape)
-            total[suspect] = _sum_to_odd(x[suspect], y[suspect])
+            total[suspect] = sum_to_odd(x[suspect], y[suspect])
         return total.astype(np.float32)
 
 
@@ -234,7 +234,7 @@ _HALFWAY = 1 << 28
 _SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 
 
-def _sum_to_odd(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def sum_to_odd(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """x + y in float64, rounded to odd: rounding that to float32 is then the only rounding that counts."""
     total = x + y
     back = total - x

@@ -106,7 +106,7 @@ def _blocks(shape: tuple[int, ...], scaling: Scaling) -> tuple[list[tuple[int, i
 def dequantize(t: ScaledTensor) -> Any:
     """The values of `t` as float32, in its library and on its device: code times scale, rounded once."""
     check_scaled(t, "t")
-    return _float32(t.data) * t.scaling.expand(t.scales, t.shape)
+    return _float32(t.data) * t.expanded()
 
 
 def validate(t: ScaledTensor) -> None:

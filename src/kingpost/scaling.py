@@ -1,8 +1,8 @@
 """How a tensor is scaled, and the tensor with its scales.
 
-A scaling gives every block of a matrix one float32 scale; an element's value is its code's value times its block's
-scale. Blocks at the edges may be partial. The names say rows x columns: "1x128" is how activations [M, K] are usually
-scaled, "128x128" weights [N, K].
+A scaling gives every block of a matrix one scale, float32 or a power of two ("ue8m0"); an element's value is its code's
+value times its block's scale. Blocks at the edges may be partial. The names say rows x columns: "1x128" is how
+activations [M, K] are usually scaled, "128x128" weights [N, K]; "1x32:ue8m0" is MXFP8.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ import numpy as np
 
 from kingpost import formats
 from kingpost.arrays import empty, library_of
-from kingpost.formats import FLOAT8, U8, Format
+from kingpost.formats import F32, FLOAT8, I32, U8, UE8M0, Format
 
 BLOCK = 128  # elements of K that share a scale, in the scalings by block
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """name: what users write. block: the rows and columns that share a scale, None for all there are."""
+    """name: what users write. block: the rows and columns that share a scale, None for all there are. format: of the
+    scales."""
 
     name: str
     block: tuple[int | None, int | None]
+    format: Format = F32
 
     @property
     def transposed(self) -> Scaling:
@@ -40,7 +42,8 @@ class Scaling:
         return (*shape[:-2], rows, columns)
 
     def expand(self, scales: Any, shape: tuple[int, ...]) -> Any:
-        """The scale of every element: `scales` repeated to the data's shape, in the library that they came in."""
+        """The scale of every element, float32: `scales` repeated to the data's shape, in the library they came in."""
+        scales = as_float32(scales)
         for dimension, (size, block) in zip((-2, -1), zip(shape[-2:], self.block)):
             if block == 1:
                 continue
@@ -52,13 +55,15 @@ class Scaling:
             scales = scales[..., :size, :] if dimension == -2 else scales[..., :size]
         return scales
 
-    def by_block(self, scales: Any, shape: tuple[int, ...]) -> Any:
-        """The scale of every row in every block of 128 columns: `scales` repeated to [..., rows, ceil(columns / 128)].
+    @property
+    def columns(self) -> int:
+        """How many columns a product of this scaling sums before it applies a scale: those of a block, else 128."""
+        return BLOCK if self.block[1] is None else self.block[1]
 
-        For a scaling whose blocks are 128 columns wide, or all of them.
-        """
+    def by_block(self, scales: Any, shape: tuple[int, ...]) -> Any:
+        """The scale of every row in every block of `self.columns` columns, float32 [..., rows, blocks]."""
         one = Scaling(self.name, (self.block[0], None if self.block[1] is None else 1))
-        return one.expand(scales, (*shape[:-1], -(-shape[-1] // BLOCK)))
+        return one.expand(scales, (*shape[:-1], -(-shape[-1] // self.columns)))
 
     def __str__(self) -> str:
         return self.name
@@ -73,9 +78,24 @@ SCALINGS = {
         Scaling("row", (1, None)),
         Scaling("column", (None, 1)),
         Scaling("tensor", (None, None)),
+        Scaling("1x32:ue8m0", (1, 32), UE8M0),
+        Scaling("32x1:ue8m0", (32, 1), UE8M0),
     )
 }
 _BY_BLOCK = {scaling.block: scaling for scaling in SCALINGS.values()}
+
+
+def as_float32(scales: Any) -> Any:
+    """Scales of any format as float32; ue8m0 codes are 2^(code - 127), 0xff is NaN."""
+    if library_of(scales) == "numpy":
+        return scales if scales.dtype == np.float32 else formats.decode(scales)
+    return scales.to(_torch().float32)
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
 
 
 def named(name: str | Scaling) -> Scaling:
@@ -107,25 +127,36 @@ def empty_scales(shape: tuple[int, ...], layout: str, like: Any) -> Any:
 
 
 class ScaledTensor:
-    """float8 data with the float32 scales of its blocks: value = data * scale.
+    """float8 data with the scales of its blocks: value = data * scale.
 
-    data: numpy or torch, e4m3, e4m3fnuz or e5m2, [rows, columns], or [batch, rows, columns]. scales: float32, same
-    library and device, exactly `scaling.scales_shape(data.shape)`: ceil(size / block) along each dimension, 1 where the
-    block is all of it ("tensor": [1, 1], "row": [rows, 1]). Both are kept as given, whatever their strides; nothing is
-    copied. Raises TypeError or ValueError, naming the argument, for anything else.
+    data: numpy or torch, e4m3, e4m3fnuz or e5m2, [rows, columns], or [batch, rows, columns]. scales: float32 (ue8m0 of
+    "1x32:ue8m0": ml_dtypes' or torch's float8_e8m0fnu), same library and device, exactly
+    `scaling.scales_shape(data.shape)`: ceil(size / block) along each dimension, 1 where the block is all of it
+    ("tensor": [1, 1], "row": [rows, 1]). Both are kept as given, whatever their strides; nothing is copied.
+
+    ends: of the columns of data [rows, columns] scaled "1x128", where groups end, int32 [groups], same library and
+    device. Each group starts a new block: group g's scales stand behind those of the groups before it. Then there are
+    at least as many scales a row as blocks, and at most columns // 128 + groups; the last ones may be unused.
+
+    Raises TypeError or ValueError, naming the argument, for anything else.
     """
 
-    __slots__ = ("data", "scales", "scaling")
+    __slots__ = ("data", "ends", "scales", "scaling")
 
-    def __init__(self, data: Any, scales: Any, scaling: str | Scaling) -> None:
+    def __init__(self, data: Any, scales: Any, scaling: str | Scaling, ends: Any = None) -> None:
         self.data = data
         self.scales = scales
         self.scaling = named(scaling)
+        self.ends = ends
         library = library_of(data, "data")
-        if library_of(scales, "scales") != library:
-            raise TypeError(f"scales are a {library_of(scales)} array and data a {library} one; wanted both alike")
+        for name, other in (("scales", scales), ("ends", ends)):
+            if other is not None and library_of(other, name) != library:
+                raise TypeError(f"{name} are a {library_of(other)} array and data a {library} one; wanted both alike")
         self._check_types()
-        self._check_shapes()
+        if ends is None:
+            self._check_shapes()
+        else:
+            self._check_groups()
         if library == "torch" and data.device != scales.device:
             raise ValueError(f"scales are on {scales.device} and data on {data.device}; wanted both on one device")
 
@@ -134,7 +165,10 @@ class ScaledTensor:
             raise TypeError("data is uint8, which does not say which float8 it holds; wanted e4m3, e4m3fnuz or e5m2: "
                             "use data.view(ml_dtypes.float8_e4m3fn) or data.view(torch.float8_e4m3fn)")  # fmt: skip
         check_format(self.data, "data is", FLOAT8)
-        check_format(self.scales, "scales are", (formats.F32,))
+        if self.scaling.format is UE8M0 and _format(self.scales) is U8:
+            raise TypeError("scales are uint8; wanted ue8m0: use scales.view(ml_dtypes.float8_e8m0fnu) or "
+                            "scales.view(torch.float8_e8m0fnu)")  # fmt: skip
+        check_format(self.scales, "scales are", (self.scaling.format,))
 
     def _check_shapes(self) -> None:
         shape = tuple(self.data.shape)
@@ -144,6 +178,25 @@ class ScaledTensor:
         if tuple(self.scales.shape) != wanted:
             raise ValueError(
                 f"scales have shape {tuple(self.scales.shape)}; wanted {wanted} for data {shape} scaled {self.scaling}"
+            )
+
+    def _check_groups(self) -> None:
+        shape, ends = tuple(self.data.shape), self.ends
+        check_format(ends, "ends are", (I32,))
+        if len(shape) != 2 or len(ends.shape) != 1 or self.scaling.block != (1, BLOCK):
+            raise ValueError(
+                f"data has shape {shape}, ends {tuple(ends.shape)}, scaling {self.scaling}; wanted [rows, columns], "
+                "[groups] and 1x128"
+            )
+        least, most = -(-shape[1] // BLOCK), shape[1] // BLOCK + ends.shape[0]
+        if library_of(ends) == "numpy" or ends.device.type == "cpu":
+            sizes = group_sizes(np.asarray(ends), shape[1], "ends")
+            least = int((-(-sizes // BLOCK)).sum())
+        rows, blocks = tuple(self.scales.shape)
+        if rows != shape[0] or not min(least, most) <= blocks <= most:
+            raise ValueError(
+                f"scales have shape {(rows, blocks)}; wanted [{shape[0]}, {least} to {most}] for data {shape} and "
+                f"{ends.shape[0]} groups"
             )
 
     @property
@@ -163,6 +216,7 @@ class ScaledTensor:
         turned.data = self.data.swapaxes(-1, -2)
         turned.scales = self.scales.swapaxes(-1, -2)
         turned.scaling = self.scaling.transposed
+        turned.ends = self.ends
         return turned
 
     @property
@@ -178,10 +232,44 @@ class ScaledTensor:
             if str(device) != "cpu":
                 raise ValueError(f"device is {device!r}; numpy data stay on 'cpu', wanted torch tensors to move")
             return self
-        return ScaledTensor(self.data.to(device), self.scales.to(device), self.scaling)
+        ends = None if self.ends is None else self.ends.to(device)
+        return ScaledTensor(self.data.to(device), self.scales.to(device), self.scaling, ends)
+
+    def expanded(self) -> Any:
+        """The scale of every element, float32, in its library and on its device; of groups, `ends` are read back."""
+        if self.ends is None:
+            return self.scaling.expand(self.scales, self.shape)
+        turned = self.scaling.block[0] == BLOCK
+        scales = self.scales.T if turned else self.scales
+        index = group_blocks(_host(self.ends), self.shape[0 if turned else 1])
+        expanded = scales[:, index if library_of(scales) == "numpy" else index.tolist()]
+        return expanded.T if turned else expanded
 
     def __repr__(self) -> str:
         return f"ScaledTensor({self.format} {list(self.shape)}, scaling={self.scaling.name!r})"
+
+
+def group_sizes(ends: np.ndarray, columns: int, name: str) -> np.ndarray:
+    """The sizes of groups that end there. Raises ValueError, calling `ends` that, unless they rise from 0 to `columns`
+    at most."""
+    sizes = np.diff(ends, prepend=0)
+    if (sizes < 0).any() or (ends.size and ends[-1] > columns):
+        raise ValueError(f"{name} are {ends.tolist()[:8]}...; wanted numbers that do not fall, {columns} at most")
+    return sizes
+
+
+def group_blocks(ends: np.ndarray, columns: int) -> np.ndarray:
+    """The block of scales of each of `columns` columns whose groups end there; 0 behind the last group."""
+    blocks, first, before = np.zeros(columns, np.int64), 0, 0
+    for end in ends.tolist():
+        blocks[first:end] = before + np.arange(end - first) // BLOCK
+        before += -(-(end - first) // BLOCK)
+        first = end
+    return blocks
+
+
+def _host(x: Any) -> np.ndarray:
+    return x if library_of(x) == "numpy" else x.cpu().numpy()
 
 
 def _format(x: Any) -> Format | None:

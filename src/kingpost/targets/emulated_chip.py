@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from kingpost import emulate, formats
+from kingpost.arrays import view
 from kingpost.program import Launch, Target
-from kingpost.registry import AnyProblem, Candidate, HostMemory
+from kingpost.registry import AnyProblem, Candidate, HostMemory, Operands, Problem, product_operands
 from kingpost.scaling import ScaledTensor
-from kingpost.targets import portable_candidates
-from kingpost.targets.promoted import promoted
+from kingpost.targets import family, portable_candidates
 
 
 class EmulatedChip(HostMemory):
-    """A target with the portable kernels. A maker adds `text`, `block_product`, and candidates of the chip's own."""
+    """A target with the portable kernels. A maker adds `text`, `block`, and candidates of the chip's own."""
 
     def __init__(self, target: Target, chip: str) -> None:
         self.target = target
@@ -32,14 +32,32 @@ class EmulatedChip(HostMemory):
 
         return call
 
-    def block_product(self, a_codes: np.ndarray, b_codes: np.ndarray) -> np.ndarray:
-        """What the chip's matrix unit gives from zero for codes uint8 [M, k] and [N, k], k <= 128: float32 [M, N]."""
+    # What the chip's matrix unit gives: `kingpost.targets.family.Arithmetic`
+
+    def operand(self, codes: np.ndarray) -> np.ndarray:
+        return codes
+
+    def cut(self, operand: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
+        return operand[rows, columns]
+
+    def block(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """a @ b.T from zero, for float8 [M, k] and [N, k], k <= 128: float32 [M, N]."""
         raise NotImplementedError(f"{self.name} states no arithmetic of its own")
 
+    def chain(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """a @ b.T for bfloat16 [M, K] and [N, K]: float32 [M, N]."""
+        raise NotImplementedError(f"{self.name} states no arithmetic of bfloat16 products")
+
+    def solve(self, problem: Problem, operands: Operands) -> None:
+        """Write the result of a product as the chip's arithmetic gives it, without any program."""
+        family.solve(problem, operands, self)
+
     def model(self, a: ScaledTensor, b: ScaledTensor, out_dtype: Any) -> np.ndarray:
-        """The product as the chip's arithmetic gives it, without any program: a scaled "1x128", b.T "128x128"."""
-        weight = b.T
-        a_codes, b_codes = (np.asarray(t.data).view(np.uint8) for t in (a, weight))
-        b_scales = weight.scaling.by_block(np.asarray(weight.scales), weight.shape)
-        total = promoted(self.block_product, a_codes, np.asarray(a.scales), b_codes, b_scales)
-        return formats.converted(total, formats.named(out_dtype))
+        """The product of two scaled tensors, a [M, K] and b [K, N], as the chip's arithmetic gives it."""
+        out, weight = formats.named(out_dtype), b.T
+        d = np.empty((a.shape[0], weight.shape[0]), out.dtype)
+        scalings = str(a.scaling), str(weight.scaling)
+        n, k = weight.shape
+        problem = Problem("mm", n, k, a.format, weight.format, *scalings, out)
+        self.solve(problem, product_operands(*map(view, (a.data, a.scales, weight.data, weight.scales, d))))
+        return d

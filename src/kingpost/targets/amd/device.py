@@ -19,9 +19,8 @@ class EmulatedAmd(EmulatedChip):
     def text(self, program: Program) -> str:
         return amdgcn(program)
 
-    def block_product(self, a_codes: np.ndarray, b_codes: np.ndarray) -> np.ndarray:
-        whole = [np.pad(codes, ((0, 0), (0, -codes.shape[1] % STEP))) for codes in (a_codes, b_codes)]
-        a, b = (codes.view(self.target.float8.dtype) for codes in whole)
+    def block(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        a, b = (np.pad(codes, ((0, 0), (0, -codes.shape[1] % STEP))) for codes in (a, b))
         total = np.zeros((len(a), len(b)), np.float32)
         for k in range(0, a.shape[1], STEP):
             total = matrix_product(self.target.name, a[:, k : k + STEP], b[:, k : k + STEP], total)

@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kingpost.formats import E4M3, E4M3FNUZ
+from kingpost.formats import BF16, E4M3, E4M3FNUZ, E5M2, F16, F32
 from kingpost.registry import AnyProblem, Candidate, Device, Elementwise, HostMemory, Operands, Problem
+from kingpost.targets import family
 from kingpost.targets.cpu import elementwise
-from kingpost.targets.cpu.products import product
+from kingpost.targets.cpu.arithmetic import Exact
 
-OPS = {"mm", "tile_product"}
-FORMATS = {E4M3, E4M3FNUZ}
-SCALINGS = {"1x128", "128x128", "row", "tensor"}
+OPS = {"mm", "tile_product", "batched_mm", "summed_mm", "grouped_mm", "grouped_mm_k"}
+FLOAT8 = {E4M3, E4M3FNUZ, E5M2}
+OUT_FORMATS = {BF16, F16, F32}
+A_SCALINGS, B_SCALINGS = {"1x128", "row", "tensor"}, {"1x128", "128x128", "row", "tensor"}
+STEPPED = "1x32:ue8m0"
+
+
+def computes(problem: Problem) -> bool:
+    """Whether the family has the product on numpy."""
+    if problem.op not in OPS or problem.out_format not in OUT_FORMATS or problem.order != "ascending":
+        return False
+    formats, scalings = {problem.a_format, problem.b_format}, (problem.a_scaling, problem.b_scaling)
+    if scalings == (None, None):
+        return formats == {BF16}
+    if problem.op == "grouped_mm_k" and scalings != ("1x128", "1x128"):
+        return False
+    paired = problem.a_scaling in A_SCALINGS and problem.b_scaling in B_SCALINGS
+    return problem.op != "summed_mm" and formats <= FLOAT8 and (paired or scalings == (STEPPED, STEPPED))
 
 
 @dataclass(frozen=True)
@@ -31,9 +47,7 @@ class NumpyProduct:
 
     def __call__(self, stream: int) -> None:
         assert self.operands is not None
-        a, scale_a, b, scale_b, d = (view.numpy() for view in self.operands.views.values())
-        problem = self.problem
-        d[...] = product(a, scale_a, problem.a_scaling, b, scale_b, problem.b_scaling, problem.out_format)
+        family.solve(self.problem, self.operands, Exact())
 
 
 @dataclass(frozen=True)
@@ -64,8 +78,7 @@ class Cpu(HostMemory):
     def candidates(self, problem: AnyProblem) -> Sequence[Candidate]:
         if isinstance(problem, Elementwise):
             return [NumpyPass(problem)]
-        known = {problem.a_format, problem.b_format} <= FORMATS and {problem.a_scaling, problem.b_scaling} <= SCALINGS
-        return [NumpyProduct(problem)] if known and problem.op in OPS and problem.order == "ascending" else []
+        return [NumpyProduct(problem)] if computes(problem) else []
 
     def prepare(self, launch: Callable[[int], None]) -> Callable[[int], None]:
         return launch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kingpost import formats
 from kingpost.program import Program
 from kingpost.targets.emulated_chip import EmulatedChip
 from kingpost.targets.nvidia.blackwell_arithmetic import block_product
@@ -17,8 +18,8 @@ class EmulatedBlackwell(EmulatedChip):
     def text(self, program: Program) -> str:
         return ptx(program)
 
-    def block_product(self, a_codes: np.ndarray, b_codes: np.ndarray) -> np.ndarray:
-        return block_product(a_codes, b_codes)
+    def block(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return block_product(a.view(np.uint8), b.view(np.uint8), formats.of(a.dtype), formats.of(b.dtype))
 
 
 EMULATED_BLACKWELL = EmulatedBlackwell(SM_100A, "Blackwell")

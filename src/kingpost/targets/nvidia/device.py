@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from kingpost import formats
 from kingpost.arrays import View
 from kingpost.program import Launch, Program, TensorMap, pack
 from kingpost.registry import AnyProblem, Candidate, Device, Named, Operands
 from kingpost.targets import portable_candidates
 from kingpost.targets.emulated_chip import EmulatedChip
 from kingpost.targets.nvidia import planner
-from kingpost.targets.nvidia.arithmetic import block_product
+from kingpost.targets.nvidia.arithmetic import block_product, chain_bf16
 from kingpost.targets.nvidia.chip import H200, Chip
 from kingpost.targets.nvidia.ptx import ptx
 from kingpost.targets.nvidia.targets import SM_90A
@@ -105,8 +106,11 @@ class EmulatedHopper(EmulatedChip):
     def text(self, program: Program) -> str:
         return ptx(program)
 
-    def block_product(self, a_codes: np.ndarray, b_codes: np.ndarray) -> np.ndarray:
-        return block_product(a_codes, b_codes)
+    def block(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return block_product(a.view(np.uint8), b.view(np.uint8), formats.of(a.dtype), formats.of(b.dtype))
+
+    def chain(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return chain_bf16(a, b)
 
 
 class _Cuda:
