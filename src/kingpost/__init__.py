@@ -1,6 +1,6 @@
 """FP8 matrix products at the speed of the hardware, from Python; and for each, what holds it down."""
 
-from kingpost.ops import mm, relayout, silu_mul_quantize
+from kingpost.ops import einsum, grouped_mm, grouped_mm_k, mm, relayout, silu_mul_quantize
 from kingpost.quantization import dequantize, quantize, validate
 from kingpost.registry import devices
 from kingpost.scaling import ScaledTensor
@@ -12,6 +12,9 @@ __all__ = [
     "__version__",
     "dequantize",
     "devices",
+    "einsum",
+    "grouped_mm",
+    "grouped_mm_k",
     "mm",
     "quantize",
     "relayout",

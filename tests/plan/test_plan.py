@@ -72,7 +72,7 @@ def test_nothing_offered_is_unsupported() -> None:
 @pytest.mark.parametrize(
     "device, scalings, wanted",
     [
-        ("emulated:sm_90a", ("row", "row"), "e4m3 '1x128' by e4m3 '128x128'"),
+        ("emulated:sm_100a", ("row", "row"), "e4m3 '1x128' by e4m3 '128x128'"),
         ("cpu", ("1x128", "column"), " or ".join(f"e4m3 '1x128' by e4m3 '{b}'" for b in ROWWISE)),
     ],
 )

@@ -1,212 +1,147 @@
-"""The dense product of two scaled tensors."""
+"""The dense product."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
-from kingpost import arrays, formats, plan, quantization, registry, scaling
-from kingpost.arrays import View, library_of, view
-from kingpost.formats import BF16, F32, Format
-from kingpost.registry import Device, Operands, Problem, product_operands
+from kingpost import arrays, plan
+from kingpost.arrays import View
+from kingpost.ops import operands as check
+from kingpost.ops.operands import Operand
+from kingpost.ops.run import gathered, k_major, problem, solve
+from kingpost.registry import Device
 from kingpost.scaling import ScaledTensor
-
-OUT_FORMATS = (BF16, F32)
-NAMES = "a.data", "a.scales", "b.data", "b.scales"
-N_GRID, K_GRID = 8, 16  # the copy engines' 16-byte rows of bfloat16 results and of fp8 operands
 
 
 def mm(
-    a: ScaledTensor,
-    b: ScaledTensor,
+    a: Any,
+    b: Any,
+    *,
+    c: Any = None,
+    alpha: float | None = None,
+    bias: Any = None,
     out: Any = None,
     out_dtype: Any = None,
+    order: str = "ascending",
     device: str | Device | None = None,
     stream: Any = None,
 ) -> Any:
-    """The product a @ b of scaled tensors: a [M, K], b [K, N]; [M, N], in the library and on the device of `a`.
+    """alpha * a @ b + c + bias: a [M, K], b [K, N]; [M, N], in the library and on the device of `a`.
 
-    a, b: K contiguous in memory; a weight kept as w [N, K] is passed as `w.T`. N a multiple of 8, K of 16. Scales in
-    any strides. out: written and returned if given; [M, N], rows contiguous and multiples of 16 bytes apart, in memory
-    that no operand shares.
-    out_dtype: "bfloat16" (default, or that of `out`) or "float32". device: where to compute; default, where `a` is; a
-    GPU works on arrays of the host too, copying them there and back. stream: a CUDA stream (handle or torch's);
-    default, torch's current one for torch tensors. With M or N of 0 the result is empty, with K of 0 zeros.
+    a, b: scaled tensors of e4m3 or e5m2 (also mixed; e4m3fnuz where that is the device's), scaled "1x128", "row" or
+    "tensor" (a) and "1x128", "128x128", "row" or "tensor" (b, as [N, K]), or both "1x32:ue8m0"; or bfloat16 arrays. A
+    weight kept as w [N, K] is passed as `w.T`. Rows or columns contiguous, the others multiples of 16 bytes apart. N a
+    multiple of 8, K of 16 (bfloat16: of 8). Scales in any strides. float8 codes whose K is not contiguous are first
+    copied so that it is, which costs a pass over them and memory of their size: keep weights as [N, K].
+    c: of the result's shape and format; may be `out` itself. bias: [N], bfloat16, float16 or float32. alpha: a number.
+    out: written and returned if given; [M, N], rows contiguous and multiples of 16 bytes apart, in memory that no
+    operand but c shares.
+    out_dtype: "bfloat16" (default, or that of `out`), "float16" or "float32". device: where to compute; default, where
+    `a` is; a GPU works on arrays of the host too, copying them there and back. stream: a CUDA stream (handle or
+    torch's); default, torch's current one for torch tensors. With M or N of 0 the result is empty; with K of 0 the
+    product is zeros.
 
-    Arithmetic, whatever M, tile or device of a kind: each 128-block of K is summed from zero as the device's tensor
-    cores do (on "cpu" exactly), then promoted in ascending K: total = fma(partial, rn32(scale_a * scale_b), total).
+    Arithmetic, whatever M, tile or device of a kind. Scaled: each 128-block of K (32-block of "1x32:ue8m0") is summed
+    from zero as the device's tensor cores do (on "cpu" exactly), then promoted in ascending K: total = fma(partial,
+    rn32(scale_a * scale_b), total). bfloat16: one chain of the tensor core over K, ascending (on "cpu" a float64 sum,
+    rounded once). Then alpha, c and bias, each step rounded to float32, and one rounding to the result. order="fast"
+    lets a device sum in another order, still the same for every run and M; one that has none keeps to "ascending".
 
     Raises TypeError or ValueError naming the argument, what it is and what is wanted.
     """
-    return _product("mm", a, b, out, out_dtype, device, stream)
+    return _product("mm", a, b, c, alpha, bias, out, out_dtype, order, device, stream)
 
 
 def tile_product(
     a: ScaledTensor,
     b: ScaledTensor,
+    *,
     out: Any = None,
     out_dtype: Any = None,
     device: str | Device | None = None,
     stream: Any = None,
 ) -> Any:
     """`mm` for what one block of a device takes at once, by the portable kernel: to try a device, not for speed."""
-    return _product("tile_product", a, b, out, out_dtype, device, stream)
+    return _product("tile_product", a, b, None, None, None, out, out_dtype, "ascending", device, stream)
 
 
 def _product(
-    op: str, a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any, device: str | Device | None, stream: Any
+    op: str,
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: float | None,
+    bias: Any,
+    out: Any,
+    out_dtype: Any,
+    order: str,
+    device: str | Device | None,
+    stream: Any,
 ) -> Any:
-    _check_operands(a, b)
-    views = _views(a, b)
-    _check_one_device(views)
-    chosen = registry.find(views[0].device if device is None else device)
+    left, right = check.operand(a, "a", 2, turned=False), check.operand(b, "b", 2, turned=True)
+    check.check_pair(left, right)
+    check.check_order(order)
+    (m, k), n = left.data.shape, right.data.shape[0]
+    chosen = check.device_of(device, left)
     given = out is not None
-    with arrays.on_stream(a.data, stream):
-        out, d = _result(a, b, out, out_dtype, views[0].device)
-    m, k, n = *a.shape, b.shape[1]
-    torch_arrays = not isinstance(a.data, np.ndarray)
-    handle = chosen.stream(stream, torch_arrays)
+    out, d = check.result((m, n), out, out_dtype, left, stream)
+    more = extras(left, c, bias, d, n, None)
+    factor = None if alpha is None else check.number(alpha)
+    handle = chosen.stream(stream, not isinstance(left.array, np.ndarray))
     if m == 0 or n == 0:
         return out
     if k == 0:
-        with arrays.on_stream(a.data, stream):
-            out[...] = 0
-        return out
-    operands = _operands(views, d)
+        return without_products(out, left, c, bias, stream)
     if given:
-        _check_apart(d, views)
-    _check_values(a, b, views)
-    plan.run(_problem(op, a, b, d.format), operands, chosen, handle)
+        check.check_apart(d, {**left.views, **right.views, **more})
+    check.check_values((left, a), (right, b))
+    left, right = (k_major(x, chosen, handle, stream) for x in (left, right))
+    asked = problem(op, left, right, d.format, more, factor, order)
+    solve(asked, gathered(left, right, more, d, m, factor), chosen, handle)
     return out
 
 
+def extras(a: Operand, c: Any, bias: Any, d: View, columns: int, planes: int | None) -> dict[str, View]:
+    """c and bias, as far as given, as views."""
+    more = {}
+    if c is not None:
+        more["c"] = check.check_like("c", c, d.shape, d.format, a)
+    if bias is not None:
+        more["bias"] = check.bias_view(bias, columns, planes, a)
+    return more
+
+
+def without_products(out: Any, a: Operand, c: Any, bias: Any, stream: Any) -> Any:
+    """out = c + bias where K is 0; in the array's own library."""
+    with arrays.on_stream(a.array, stream):
+        if c is None and bias is None:
+            out[...] = 0
+        elif bias is None:
+            if c is not out:
+                out[...] = c
+        else:
+            out[...] = bias_added(c, bias, out)
+    return out
+
+
+def bias_added(c: Any, bias: Any, out: Any) -> Any:
+    """c + bias in float32, c zero if there is none."""
+    if isinstance(out, np.ndarray):
+        total = bias.astype(np.float32) if c is None else c.astype(np.float32) + bias.astype(np.float32)
+        return total.astype(out.dtype)
+    return bias.float() if c is None else c.float() + bias.float()
+
+
 def launch_mm(a: ScaledTensor, b: ScaledTensor, out: Any, device: Device) -> Any:
-    """The launch that `mm` would run on `device`. Raises ValueError for an empty product, which runs no program."""
-    _check_operands(a, b)
-    if 0 in (sizes := (*a.shape, b.shape[1])):
-        m, k, n = sizes
+    """The launch that `mm` would run on `device`. Raises ValueError for an empty product, which runs no program, or one
+    whose codes are copied first."""
+    left, right = check.operand(a, "a", 2, turned=False), check.operand(b, "b", 2, turned=True)
+    check.check_pair(left, right)
+    (m, k), n = left.data.shape, right.data.shape[0]
+    if 0 in (m, n, k):
         raise ValueError(f"M, N, K are {m}, {n}, {k}; at least 1 of each is wanted: an empty product runs no program")
-    views = _views(a, b)
-    _, d = _result(a, b, out, None, views[0].device)
-    return plan.planned(_problem("mm", a, b, d.format), device).plan.candidate(a.shape[0]).bind(_operands(views, d))
-
-
-def _check_operands(a: ScaledTensor, b: ScaledTensor) -> None:
-    for name, t in (("a", a), ("b", b)):
-        scaling.check_scaled(t, name)
-        if len(t.shape) != 2:
-            raise ValueError(f"{name} has shape {t.shape}; two dimensions are wanted")
-    if (library := library_of(a.data)) != library_of(b.data):
-        raise TypeError(f"a is of {library}, b of {library_of(b.data)}; one library is wanted")
-    (_, k), (k_of_b, n) = a.shape, b.shape
-    if k != k_of_b:
-        hint = "; pass a weight kept as [N, K] as w.T" if b.shape[1] == k else ""
-        raise ValueError(f"a is {list(a.shape)} and b is {list(b.shape)}; [M, K] and [K, N] are wanted{hint}")
-    if n % N_GRID:
-        raise ValueError(f"N, the columns of b, is {n}; a multiple of {N_GRID} is wanted")
-    if k % K_GRID:
-        raise ValueError(f"K, the columns of a, is {k}; a multiple of {K_GRID} is wanted")
-
-
-def _views(a: ScaledTensor, b: ScaledTensor) -> list[View]:
-    return [view(array, name) for array, name in zip((a.data, a.scales, b.data, b.scales), NAMES)]
-
-
-def _check_one_device(views: list[View]) -> None:
-    for name, other in zip(NAMES[1:], views[1:]):
-        if other.device != views[0].device:
-            raise ValueError(f"{name} is on {other.device}; {views[0].device}, where a.data is, is wanted")
-
-
-def _check_apart(d: View, views: list[View]) -> None:
-    """A result written over what is still to be read would be wrong."""
-    start, size = d.extent()
-    for name, other in zip(NAMES, views):
-        low, length = other.extent()
-        if low < start + size and start < low + length:
-            raise ValueError(f"out shares memory with {name}; memory of its own is wanted")
-
-
-def _check_values(a: ScaledTensor, b: ScaledTensor, views: list[View]) -> None:
-    """Scales of the host are looked at always, those of a GPU on request."""
-    for name, scales in ((NAMES[1], views[1]), (NAMES[3], views[3])):
-        if scales.device == "cpu" and np.isnan(scales.numpy()).any():
-            raise ValueError(f"{name} holds NaN; numbers are wanted")
-    if os.environ.get("KINGPOST_CHECK") == "1":
-        quantization.validate(a)
-        quantization.validate(b)
-
-
-def _result(a: ScaledTensor, b: ScaledTensor, out: Any, out_dtype: Any, where: str) -> tuple[Any, View]:
-    """The array to write, new if none was given, and its view. where: the device that `a` is on."""
-    wanted = (a.shape[0], b.shape[1])
-    if out_dtype is not None:
-        format = _out_format(out_dtype)
-    elif out is not None:
-        format = _out_format(out.dtype) if hasattr(out, "dtype") else BF16
-    else:
-        format = BF16
-    if out is None:
-        out = arrays.empty(wanted, format, like=a.data)
-    d = view(out, "out")
-    if library_of(out, "out") != library_of(a.data):
-        raise TypeError(f"out is of {library_of(out)}, a of {library_of(a.data)}; one library is wanted")
-    if d.shape != wanted:
-        raise ValueError(f"out has shape {list(d.shape)}; {list(wanted)} is wanted")
-    if d.format is not format:
-        raise TypeError(f"out is {d.format.name}; {format.name} is wanted")
-    if d.device != where:
-        raise ValueError(f"out is on {d.device}; {where}, where a is, is wanted")
-    _check_rows("out", d)
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ValueError("out is read-only; a writable array is wanted")
-    return out, d
-
-
-def _out_format(out_dtype: Any) -> Format:
-    names = ", ".join(f.name for f in OUT_FORMATS)
-    try:
-        format = formats.named(out_dtype)
-    except (ValueError, TypeError):
-        raise ValueError(f"out_dtype is {out_dtype!r}; one of {names} is wanted") from None
-    if format not in OUT_FORMATS:
-        raise ValueError(f"out_dtype is {format.name}; one of {names} is wanted")
-    return format
-
-
-def _operands(views: list[View], d: View) -> Operands:
-    a, scale_a, b, scale_b = views
-    _check_rows("a.data", a)
-    _check_rows("b.data, transposed,", b.T, hint="; pass a weight [N, K], contiguous, as w.T")
-    _check_scales("a.scales", scale_a)
-    _check_scales("b.scales", scale_b)
-    return product_operands(a, scale_a, b.T, scale_b.T, d)
-
-
-def _check_rows(name: str, rows: View, hint: str = "") -> None:
-    """Rows that a copy engine can move: contiguous elements, rows a positive multiple of 16 bytes apart, from one."""
-    if 0 in rows.shape:
-        return
-    row_stride = rows.strides[0] if rows.shape[0] > 1 else 16
-    if not rows.adjacent(1) or row_stride % 16 or row_stride <= 0:
-        raise ValueError(
-            f"{name} has strides {rows.strides} bytes; contiguous rows, a multiple of 16 bytes apart, are wanted{hint}"
-        )
-    if rows.pointer % 16:
-        raise ValueError(f"{name} starts at address {rows.pointer:#x}; a multiple of 16 is wanted, as a copy has it")
-
-
-def _check_scales(name: str, scales: View) -> None:
-    """Scales that threads can load one by one: at multiples of their own size, which numpy does not ask for."""
-    if scales.pointer % 4 or any(stride % 4 for stride in scales.strides):
-        raise ValueError(
-            f"{name} start at address {scales.pointer:#x}, strides {scales.strides} bytes; multiples of 4 are wanted"
-        )
-
-
-def _problem(op: str, a: ScaledTensor, b: ScaledTensor, out_format: Format) -> Problem:
-    return Problem(
-        op, b.shape[1], a.shape[1], a.format, b.format, str(a.scaling), str(b.scaling.transposed), out_format
-    )
+    _, d = check.result((m, n), out, None, left, None)
+    asked = problem("mm", left, right, d.format, {}, None, "ascending")
+    return plan.planned(asked, device).plan.candidate(m).bind(gathered(left, right, {}, d, m, None))

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from kingpost.plan.choice import Plan
+from kingpost.plan.choice import Plan, Unsupported
 from kingpost.registry import AnyProblem, Device, Operands
 
 CALLS_KEPT = 256  # for each problem and device
@@ -57,6 +57,15 @@ def planned(problem: AnyProblem, device: Device) -> Planned:
     if found is None:
         found = _planned.setdefault(key, Planned(problem, device))
     return found
+
+
+def supported(problem: AnyProblem, device: Device) -> bool:
+    """Whether the device offers anything for the problem."""
+    try:
+        planned(problem, device)
+    except Unsupported:
+        return False
+    return True
 
 
 def run(problem: AnyProblem, operands: Operands, device: Device, stream: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 
-from kingpost.formats import FLOAT8, Format
+from kingpost.formats import BF16, F32, FLOAT8, Format
 from kingpost.program import Launch, Target
 from kingpost.registry import AnyProblem, Operands, Problem
 
@@ -41,6 +41,8 @@ def candidates(problem: AnyProblem, target: Target) -> list[PortableCandidate]:
     if isinstance(problem, Problem):
         offered = target.tile_product is not None and problem.op in PRODUCTS and problem.order == "ascending"
         offered &= (problem.a_scaling, problem.b_scaling) == ("1x128", "128x128")
+        offered &= (problem.a_major, problem.b_major) == ("k", "k") and problem.out_format in (BF16, F32)
+        offered &= not (problem.c or problem.alpha or problem.bias)
     else:
         offered = True
     offered &= all(format is target.float8 for format in _formats(problem) if format in FLOAT8)
