@@ -64,8 +64,9 @@ class View:
         """The same memory as a numpy array (ml_dtypes for float8 and bfloat16). Raises ValueError off the host."""
         if self.device != "cpu":
             raise ValueError(f"view is on {self.device}; wanted host memory")
-        if isinstance(self.owner, np.ndarray) and self.owner.shape == self.shape and self.owner.strides == self.strides:
-            return self.owner
+        owner, itself = self.owner, (self.shape, self.strides, self.format.dtype)
+        if isinstance(owner, np.ndarray) and (owner.shape, owner.strides, owner.dtype) == itself:
+            return owner
         if 0 in self.shape:
             return np.empty(self.shape, self.format.dtype)
         return np.asarray(_Memory(self)).view(self.format.dtype)

@@ -6,17 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from kingpost import arrays
-from kingpost.arrays import View
 from kingpost.formats import F32
 from kingpost.ops import operands as check
-from kingpost.ops.mm import extras
-from kingpost.ops.run import gathered, k_major, problem, solve
+from kingpost.ops.operands import Signature
+from kingpost.ops.product import Product
 from kingpost.registry import Device
-from kingpost.scaling import BLOCK, ScaledTensor, group_sizes
 
 MOST_GROUPS = 512
 K_GRID = 16  # of the sizes of groups of K
+BY = {
+    "rows": Signature("grouped_mm", "MK", "GKN", "MN", "rows"),
+    "ends": Signature("grouped_mm", "MK", "GKN", "MN", "ends"),
+    "counts": Signature("grouped_mm", "GMK", "GKN", "GMN", "counts"),
+}
+OVER_K = Signature("grouped_mm_k", "MK", "KN", "GMN")
 
 
 def grouped_mm(
@@ -40,48 +43,34 @@ def grouped_mm(
     experts, or the gradient of its inputs. Up to 512 groups; weights kept as w [G, N, K] are passed as `w.mT`.
 
     Exactly one of these says which rows are whose, an int32 array on a's device, read by the kernel there:
-    rows [M]: the group of each row, -1 for none. Right in any order; rows of a group should be neighbours.
+    rows [M]: the group of each row, -1 for none. Right in any order; fast where the rows of a group are neighbours.
     ends [G]: group g has rows ends[g - 1] (0 for the first) to ends[g]. Groups need no padding and may be empty; the
         last may end before M.
     counts [G]: a is [G, M, K], and group g has the first counts[g] rows of a[g]; the result is [G, M, N].
-    expected: how many rows a group has, about, where the host knows (with counts, the default is M).
+    expected: how many rows a group has, about, where the host knows; the kernel is chosen by it. Default: M with
+        counts, else M / G.
 
     Rows of no group are not written: in a new result they hold whatever the memory held. bias: [G, N]. Everything else,
-    the arithmetic included, is as for `kingpost.mm`: a row has the bits that it has there alone. Data of the host are
-    checked: ends that fall, counts above M and groups past G are refused; on a GPU they are cut off at M, and rows of a
-    group past G are skipped.
+    the arithmetic included, is as for `kingpost.mm`: a row has the bits that it has there alone. Indices of the host
+    are checked: ends that fall or pass M, counts and groups out of range are refused. On a GPU ends and counts are cut
+    off at M and rows of a group past G are skipped, unless KINGPOST_CHECK=1 has them read back and refused.
     """
     by, index = _one_of(rows=rows, ends=ends, counts=counts)
-    left = check.operand(a, "a", 3 if by == "counts" else 2, turned=False)
-    right = check.operand(b, "b", 3, turned=True)
-    check.check_pair(left, right)
-    check.check_order(order)
-    groups, n, k = right.data.shape
-    m = left.data.shape[-2]
-    if not 1 <= groups <= MOST_GROUPS:
-        raise ValueError(f"b has {groups} groups; 1 to {MOST_GROUPS} are wanted")
-    if by == "counts" and left.data.shape[0] != groups:
-        raise ValueError(f"a has {left.data.shape[0]} groups, b {groups}; as many are wanted")
-    table = check.index_view(by, index, (m if by == "rows" else groups,), left)
-    _check_index(by, table, m, groups)
-    chosen = check.device_of(device, left)
-    given = out is not None
-    out, d = check.result((*left.data.shape[:-1], n), out, out_dtype, left, stream)
-    more = extras(left, c, bias, d, n, groups)
-    factor = None if alpha is None else check.number(alpha)
-    handle = chosen.stream(stream, not isinstance(left.array, np.ndarray))
-    if m == 0 or n == 0:
-        return out
-    if k == 0:
-        raise ValueError("K, the columns of a, is 0; at least 16 are wanted in a product of groups")
-    if given:
-        check.check_apart(d, {**left.views, **right.views, by: table, **more})
-    check.check_values((left, a), (right, b))
-    left, right = (k_major(x, chosen, handle, stream) for x in (left, right))
-    asked = problem("grouped_mm", left, right, d.format, more, factor, order, by, groups)
-    each = expected if expected is not None else m if by == "counts" else -(-m // groups)
-    solve(asked, gathered(left, right, {by: table, **more}, d, max(1, int(each)), factor), chosen, handle)
-    return out
+    product = Product(BY[by], a, b, device, stream)
+    groups, m = product.sizes["G"], product.sizes["M"]
+    _check_groups(groups)
+    values = check.known(product.index(by, index, m if by == "rows" else groups))
+    if by == "rows":
+        check.check_range("rows", values, -1, groups - 1, "-1 or a group")
+    elif by == "counts":
+        check.check_range("counts", values, 0, m, "rows that each group has room for")
+    else:
+        _check_ends(values, m, "M")
+    product.write(out, out_dtype, c)
+    product.add(c, alpha, bias)
+    if not groups:
+        return product.out
+    return product.run(order, _expected(expected, m if by == "counts" else -(-m // groups)))
 
 
 def grouped_mm_k(
@@ -100,47 +89,28 @@ def grouped_mm_k(
     """A product for each group of K: a [M, K], b [K, N]; [G, M, N], of which [g] sums over ends[g - 1] (0 for the
     first) to ends[g]. The gradient of the weights of a mixture of experts.
 
-    a, b: bfloat16 arrays, any of the dimensions contiguous (tokens x [T, M] are passed as `x.T`); or e4m3 or e5m2
-    scaled "1x128" along K, each group starting a new block of scales (`kingpost.quantize(x, "1x128", transpose=True,
-    ends=ends)`; of groups that are multiples of 128, plain "1x128" tensors are the same).
+    a, b: bfloat16 arrays, either dimension contiguous (tokens x [T, M] are passed as `x.T`); or e4m3 or e5m2 scaled
+    "1x128" along K, each group starting a new block of scales (`kingpost.quantize(x, "1x128", transpose=True,
+    ends=ends)`, which gives the tensor `ends`). Plain "1x128" tensors are the same if every group but the last is a
+    multiple of 128; they are taken where ends of the host, or KINGPOST_CHECK=1, show that.
     ends: int32 [G], up to 512, on a's device, read by the kernel there; sizes are multiples of 16, 0 included, and the
     last may end before K. Data of the host are checked; on a GPU, ends past K are cut off there.
-    c: [G, M, N], of the result's format; may be `out` itself. out_dtype: "float32" (default), "bfloat16" or "float16".
-    Everything else is as for `kingpost.mm`, a group's arithmetic too. An empty group's product is zeros.
+    c: [G, M, N], of the result's format; may be `out` itself. out_dtype: "float32", "bfloat16" or "float16"; default,
+    that of `out` or `c`, else float32. Everything else is as for `kingpost.mm`, a group's arithmetic too. An empty
+    group's product is zeros.
     """
-    left, right = check.operand(a, "a", 2, turned=False), check.operand(b, "b", 2, turned=True)
-    check.check_order(order)
-    for operand, given_operand in ((left, a), (right, b)):
-        if operand.scaling is not None and operand.scaling != "1x128":
-            wanted = "1x128 along K is wanted"
-            raise ValueError(f"{operand.name} is scaled {given_operand.scaling}; {wanted}")
-    check.check_pair(left, right)
-    (m, k), n = left.data.shape, right.data.shape[0]
-    table = check.index_view("ends", ends, (None,), left)
-    groups = table.shape[0]
-    if not 1 <= groups <= MOST_GROUPS:
-        raise ValueError(f"ends has {groups} groups; 1 to {MOST_GROUPS} are wanted")
-    _check_k_groups(table, k, (a, b))
-    chosen = check.device_of(device, left)
-    given = out is not None
-    out, d = check.result((groups, m, n), out, out_dtype, left, stream, default=F32)
-    more = extras(left, c, None, d, n, None)
-    factor = None if alpha is None else check.number(alpha)
-    handle = chosen.stream(stream, not isinstance(left.array, np.ndarray))
-    if m == 0 or n == 0:
-        return out
-    if k == 0:
-        with arrays.on_stream(left.array, stream):
-            if c is not out:
-                out[...] = 0 if c is None else c
-        return out
-    if given:
-        check.check_apart(d, {**left.views, **right.views, "ends": table, **more})
-    check.check_values((left, a), (right, b))
-    left, right = (k_major(x, chosen, handle, stream) for x in (left, right))
-    asked = problem("grouped_mm_k", left, right, d.format, more, factor, order, groups=groups)
-    solve(asked, gathered(left, right, {"ends": table, **more}, d, m, factor), chosen, handle)
-    return out
+    product = Product(OVER_K, a, b, device, stream)
+    index = product.index("ends", ends, None)
+    groups, m, k = index.shape[0], product.sizes["M"], product.sizes["K"]
+    product.sizes["G"] = groups
+    _check_groups(groups)
+    values = check.known(index)
+    _check_ends(values, k, "K", K_GRID)
+    check.check_blocks(product.a, index, values)
+    check.check_blocks(product.b, index, values)
+    product.write(out, out_dtype, c, default=F32)
+    product.add(c, alpha)
+    return product.run(order, m)
 
 
 def _one_of(**given: Any) -> tuple[str, Any]:
@@ -152,48 +122,27 @@ def _one_of(**given: Any) -> tuple[str, Any]:
     return found[0]
 
 
-def _host_values(table: View) -> np.ndarray | None:
-    """The numbers, if they are on the host or KINGPOST_CHECK asks for them."""
-    if table.device == "cpu":
-        return table.numpy()
-    if check.examined():
-        return np.asarray(table.owner.cpu().numpy())  # type: ignore[attr-defined]
-    return None
+def _check_groups(groups: int) -> None:
+    if groups > MOST_GROUPS:
+        raise ValueError(f"G, the number of groups, is {groups}; at most {MOST_GROUPS} are wanted")
 
 
-def _check_index(by: str, table: View, m: int, groups: int) -> None:
-    values = _host_values(table)
-    if values is None or not values.size:
+def _check_ends(values: np.ndarray | None, most: int, of: str, grid: int = 1) -> None:
+    """Ends rise from 0 to `most`, `of` what they divide, in multiples of `grid`."""
+    if values is None:
         return
-    if by == "ends":
-        group_sizes(values, m, "ends")
-    elif by == "counts" and not (values.min() >= 0 and values.max() <= m):
-        raise ValueError(f"counts are {values.min()} to {values.max()}; 0 to {m}, the rows of a[g], are wanted")
-    elif by == "rows" and not (values.min() >= -1 and values.max() < groups):
-        raise ValueError(f"rows are {values.min()} to {values.max()}; -1 to {groups - 1}, the last group, are wanted")
+    check.check_range("ends", values, 0, most, f"{of} at most")
+    sizes = np.diff(values, prepend=0)
+    for wrong, wanted in ((sizes < 0, "ends that do not fall"), (sizes % grid != 0, f"sizes in multiples of {grid}")):
+        if wrong.any():
+            g = int(np.argmax(wrong))
+            before = values[g - 1] if g else 0
+            raise ValueError(f"ends[{g}] is {values[g]}, after {before}; {wanted} are wanted")
 
 
-def _check_k_groups(table: View, k: int, operands: tuple[Any, Any]) -> None:
-    """Sizes that kernels take, and scales that start anew with each group."""
-    values = _host_values(table)
-    if values is not None:
-        sizes = group_sizes(values, k, "ends")
-        if (sizes % K_GRID).any():
-            raise ValueError(f"ends are {values.tolist()[:8]}; sizes that are multiples of {K_GRID} are wanted")
-    for name, t in zip("ab", operands):
-        if not isinstance(t, ScaledTensor):
-            continue
-        if t.ends is None:
-            if values is not None and (group_sizes(values, k, "ends")[:-1] % BLOCK).any():
-                raise ValueError(
-                    f"{name} has no ends, and groups are no multiples of {BLOCK}; scales that start anew with each "
-                    "group are wanted (kingpost.quantize with ends)"
-                )
-        elif tuple(t.ends.shape) != table.shape:
-            raise ValueError(f"{name} has {t.ends.shape[0]} groups of scales; {table.shape[0]}, as ends, are wanted")
-        elif values is not None and not np.array_equal(_numbers(t.ends), values):
-            raise ValueError(f"{name} was quantised with other ends; the same are wanted")
-
-
-def _numbers(ends: Any) -> np.ndarray:
-    return ends if isinstance(ends, np.ndarray) else ends.cpu().numpy()
+def _expected(given: Any, otherwise: int) -> int:
+    if given is None:
+        return otherwise
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0:
+        raise ValueError(f"expected is {given!r}; a number of rows, at least 0, is wanted")
+    return int(given)

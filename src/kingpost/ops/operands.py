@@ -1,245 +1,188 @@
-"""What products ask of their arguments, and the views that they become: checks that every device shares."""
+"""What products ask of the arrays that they read, and the views that these become: checks that every device shares."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from kingpost import arrays, formats, quantization, registry
+from kingpost import quantization
 from kingpost.arrays import View, library_of, view
 from kingpost.formats import BF16, F16, F32, FLOAT8, I32, Format
-from kingpost.registry import Device
-from kingpost.scaling import ScaledTensor
+from kingpost.scaling import BLOCK, ScaledTensor, group_sizes
 
-OUT_FORMATS = (BF16, F16, F32)
+FLOATS = (BF16, F16, F32)  # of results, c and bias
 GRID = 16  # bytes: what copy engines move
+COLUMNS = 8  # N is a multiple of it: 16 bytes of bfloat16 results
+
+_Order = tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """An operand [..., rows, K], K last (of b: [..., N, K]), with its scales; `major` is its contiguous dimension."""
+@dataclass(frozen=True)
+class Signature:
+    """The dimensions of a product's arrays as callers pass them: G (groups, or a batch), M, N and K.
 
-    name: str  # "a" or "b"
-    array: Any  # as the caller gave it, transposed with the rest
+    op, by: as in `registry.Problem`, whose arrays have the same dimensions in the order G, M, K; G, N, K; G, M, N.
+    """
+
+    op: str
+    a: str
+    b: str
+    d: str
+    by: str | None = None
+
+    @cached_property
+    def orders(self) -> tuple[_Order, _Order, _Order]:
+        """Of a, b and d: the order in which the problem has its dimensions, None where it is the same."""
+        return _order(self.a, "GMK"), _order(self.b, "GNK"), _order(self.d, "GMN")
+
+    def sizes(self, a: tuple[int, ...], b: tuple[int, ...]) -> dict[str, int]:
+        """The size of each dimension. Raises ValueError if the shapes do not multiply."""
+        found: dict[str, int] = {}
+        for name, labels, shape in (("a", self.a, a), ("b", self.b, b)):
+            if len(labels) != len(shape):
+                raise ValueError(f"{name} has shape {list(shape)}; {_dimensions(labels)} is wanted")
+            for label, size in zip(labels, shape):
+                if found.setdefault(label, size) != size:
+                    wanted = f"{_dimensions(self.a)} and {_dimensions(self.b)} are wanted, with one {label}"
+                    turned = "w.T" if len(b) == 2 else "w.mT"
+                    hint = f"; pass a weight kept as [N, K] as {turned}" if self.b[-2:] == "KN" and label == "K" else ""
+                    raise ValueError(f"a is {list(a)} and b is {list(b)}; {wanted}{hint}")
+        return found
+
+
+def _dimensions(labels: str) -> str:
+    return f"[{', '.join(labels)}]"
+
+
+def _order(labels: str, wanted: str) -> _Order:
+    order = tuple(labels.index(label) for label in wanted if label in labels)
+    return None if order == tuple(sorted(order)) else order
+
+
+def ordered(x: View, order: _Order) -> View:
+    """The dimensions in another order."""
+    if order is None:
+        return x
+    shape, strides = x.shape, x.strides
+    return View(
+        x.pointer,
+        tuple([shape[i] for i in order]),
+        tuple([strides[i] for i in order]),
+        x.format,
+        x.device,
+        x.owner,
+    )
+
+
+@dataclass(slots=True)
+class Factor:
+    """a or b, as the problem has it: [..., rows, K], with the scales of its blocks. major: what is contiguous."""
+
+    name: str
+    given: Any  # by the caller: a ScaledTensor or an array
+    array: Any  # whose library and place results share
     data: View
     scales: View | None
     scaling: str | None
-    major: str
-
-    @property
-    def views(self) -> dict[str, View]:
-        """By the names of `registry.Problem`."""
-        return {self.name: self.data} | ({f"scale_{self.name}": self.scales} if self.scales is not None else {})
+    major: str = "k"
 
 
-def operand(t: Any, name: str, dimensions: int, turned: bool) -> Operand:
-    """A ScaledTensor or a bfloat16 array as an operand. turned: its last two dimensions are [K, N].
+def factor(name: str, given: Any, order: _Order) -> Factor:
+    """A ScaledTensor or a bfloat16 array as a factor, of any dimensions; TypeError for anything else."""
+    if not isinstance(given, ScaledTensor):
+        data = view(given, name)
+        if data.format is not BF16:
+            wanted = "a kingpost.ScaledTensor (see kingpost.quantize)" + " or bfloat16" * (data.format not in FLOAT8)
+            raise TypeError(f"{name} is a {type(given).__name__} of {data.format.name}; {wanted} is wanted")
+        return Factor(name, given, given, data, None, None)
+    data, scales = view(given.data, f"{name}.data"), view(given.scales, f"{name}.scales")
+    if scales.device != data.device:
+        raise ValueError(f"{name}.scales is on {scales.device}; {data.device}, where {name}.data is, is wanted")
+    size = scales.format.itemsize
+    if size > 1 and (scales.pointer % size or any(stride % size for stride in scales.strides)):
+        raise ValueError(
+            f"{name}.scales start at address {scales.pointer:#x}, strides {scales.strides} bytes; multiples of "
+            f"{size} are wanted"
+        )
+    return Factor(name, given, given.data, data, scales, None)
 
-    Raises TypeError or ValueError naming it for anything else, or for dimensions or strides that no kernel takes.
+
+def arrange(x: Factor, labels: str, order: _Order) -> None:
+    """Order the dimensions of a factor as the problem has them, and find what is contiguous.
+
+    Raises ValueError for scales that do not follow, or strides that no kernel takes.
     """
-    scaled = isinstance(t, ScaledTensor)
-    array, label = (t.data, f"{name}.data") if scaled else (t, name)
-    data = view(array, label)
-    if len(data.shape) != dimensions:
-        wanted = {2: "two", 3: "three"}[dimensions]
-        raise ValueError(f"{name} has shape {list(data.shape)}; {wanted} dimensions are wanted")
-    if not scaled and data.format is not BF16:
-        hint = "a kingpost.ScaledTensor (see kingpost.quantize)" + " or bfloat16" * (data.format not in FLOAT8)
-        raise TypeError(f"{name} is a {type(t).__name__} of {data.format.name}; {hint} is wanted")
-    scales = view(t.scales, f"{name}.scales") if scaled else None
-    scaling = str(t.scaling.transposed if turned else t.scaling) if scaled else None
-    if turned:
-        data, scales = _turned(data), None if scales is None else _turned(scales)
-    if scales is not None:
-        _check_scales(f"{name}.scales", scales)
-        if scales.device != data.device:
-            raise ValueError(f"{name}.scales is on {scales.device}; {data.device}, where {name}.data is, is wanted")
-    return Operand(name, array, data, scales, scaling, _major(label, data, turned))
+    given = x.data
+    x.data = ordered(given, order)
+    if x.scales is not None:
+        scaling = x.given.scaling
+        if labels[-1] != "K":
+            scaling = scaling.transposed
+        elif order is not None and scaling.block[0] != 1:  # a block of rows would lie across planes
+            raise ValueError(f"{x.name} is scaled {scaling}; scales for single rows, such as 1x128, are wanted")
+        x.scaling = scaling.name
+        x.scales = ordered(x.scales, order)
+    x.major = _major(x, given)
 
 
-def _turned(view: View) -> View:
-    """The last two dimensions exchanged."""
-    shape, strides = view.shape, view.strides
-    return View(
-        view.pointer,
-        (*shape[:-2], shape[-1], shape[-2]),
-        (*strides[:-2], strides[-1], strides[-2]),
-        view.format,
-        view.device,
-        view.owner,
-    )
-
-
-def _major(name: str, data: View, turned: bool) -> str:
-    """Which of the last two dimensions a copy engine can take as rows: contiguous, a multiple of 16 bytes apart."""
+def _major(x: Factor, given: View) -> str:
+    """Which of the last two dimensions lies in rows that a copy engine takes, or that the transposing pass makes so."""
+    data = x.data
     if 0 in data.shape:
         return "k"
-    for major, along in (("k", -1), ("mn", -2)):
-        pitches = [s for i, s in enumerate(data.strides) if i != along % len(data.shape) and data.shape[i] > 1]
-        if data.adjacent(along) and not any(s % GRID or s <= 0 for s in pitches):
-            if data.pointer % GRID:
-                raise ValueError(f"{name} starts at address {data.pointer:#x}; a multiple of {GRID} is wanted")
-            return major
-    hint = "; pass a weight [N, K], contiguous, as w.T" if turned else ""
+    label = x.name if x.scales is None else f"{x.name}.data"
+    shape, strides, last = data.shape, data.strides, len(data.shape) - 1
+    for major, along in (("k", last), ("mn", last - 1)):
+        if data.adjacent(along):
+            if major == "mn" and x.scales is not None:
+                return major
+            if not any(s % GRID or s <= 0 for i, s in enumerate(strides) if i != along and shape[i] > 1):
+                if data.pointer % GRID:
+                    raise ValueError(f"{label} starts at address {data.pointer:#x}; a multiple of {GRID} is wanted")
+                return major
     raise ValueError(
-        f"{name} has strides {_given(data.strides, turned)} bytes over shape {list(_given(data.shape, turned))}; one "
-        f"of the last two dimensions contiguous, the others multiples of {GRID} bytes apart, are wanted{hint}"
+        f"{label} has strides {given.strides} bytes over shape {list(given.shape)}; one of K and "
+        f"{'M' if x.name == 'a' else 'N'} contiguous, the others positive multiples of {GRID} bytes apart, are wanted"
     )
 
 
-def _given(values: tuple[int, ...], turned: bool) -> tuple[int, ...]:
-    """As the caller wrote them."""
-    return (*values[:-2], values[-1], values[-2]) if turned else values
-
-
-def _check_scales(name: str, scales: View) -> None:
-    """Scales that threads can load one by one: at multiples of their own size, which numpy does not ask for."""
-    size = scales.format.itemsize
-    if scales.pointer % size or any(stride % size for stride in scales.strides):
-        raise ValueError(
-            f"{name} start at address {scales.pointer:#x}, strides {scales.strides} bytes; multiples of {size} are "
-            "wanted"
-        )
-
-
-def check_pair(a: Operand, b: Operand) -> None:
-    """a [..., M, K] and b [..., N, K] multiply: one library, one place, one K, sizes that kernels take."""
-    if (library := library_of(a.array)) != library_of(b.array):
+def check_pair(a: Factor, b: Factor, sizes: dict[str, int]) -> None:
+    """a and b multiply: both scaled or neither, in one library and place, of sizes that kernels take."""
+    if type(a.array) is not type(b.array) and (library := library_of(a.array)) != library_of(b.array):
         raise TypeError(f"a is of {library}, b of {library_of(b.array)}; one library is wanted")
-    if (a.scaling is None) != (b.scaling is None):
-        raise TypeError("one of a and b is a ScaledTensor, the other an array; both or neither are wanted")
-    check_place("b", b.data, a.data)
-    k, n = a.data.shape[-1], b.data.shape[-2]
-    if k != b.data.shape[-1]:
-        hint = "; pass a weight kept as [N, K] as w.T" if n == k else ""
-        shapes = list(a.data.shape), list(_given(b.data.shape, True))
-        raise ValueError(f"a is {shapes[0]} and b is {shapes[1]}; [M, K] and [K, N] are wanted{hint}")
-    if n % 8:
-        raise ValueError(f"N, the columns of b, is {n}; a multiple of 8 is wanted")
-    grid = GRID // a.data.format.itemsize
+    if (a.scales is None) != (b.scales is None):
+        scaled, other = ("a", "b") if b.scales is None else ("b", "a")
+        raise TypeError(f"{scaled} is a ScaledTensor, {other} an array; both or neither are wanted")
+    check_place("b.data" if b.scales is not None else "b", b.data, a)
+    n, k, grid = sizes["N"], sizes["K"], GRID // a.data.format.itemsize
+    if n % COLUMNS:
+        raise ValueError(f"N, the columns of b, is {n}; a multiple of {COLUMNS} is wanted")
     if k % grid:
         raise ValueError(f"K, the columns of a, is {k}; a multiple of {grid} is wanted")
 
 
-def check_place(name: str, other: View, a: View) -> None:
-    if other.device != a.device:
-        raise ValueError(f"{name} is on {other.device}; {a.device}, where a is, is wanted")
+def check_place(name: str, x: View, a: Factor) -> None:
+    if x.device != a.data.device:
+        where = "a.data" if a.scales is not None else "a"
+        raise ValueError(f"{name} is on {x.device}; {a.data.device}, where {where} is, is wanted")
 
 
-def result(
-    shape: tuple[int, ...], out: Any, out_dtype: Any, a: Operand, stream: Any, default: Format = BF16
-) -> tuple[Any, View]:
-    """The array to write, new if none was given, and its view."""
-    if out_dtype is not None:
-        format = _out_format(out_dtype)
-    elif out is not None:
-        format = _out_format(out.dtype) if hasattr(out, "dtype") else default
-    else:
-        format = default
-    if out is None:
-        with arrays.on_stream(a.array, stream):
-            out = arrays.empty(shape, format, like=a.array)
-        return out, view(out, "out")
-    d = check_like("out", out, shape, format, a)
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ValueError("out is read-only; a writable array is wanted")
-    return out, d
+def check_values(x: Factor) -> None:
+    """Scales of the host are looked at always, all of a tensor, wherever it is, on request."""
+    if x.scales is None:
+        return
+    if x.scales.device == "cpu" and np.isnan(_float32(x.scales.numpy())).any():
+        raise ValueError(f"{x.name}.scales holds NaN; numbers are wanted")
+    if examined():
+        quantization.validate(x.given)
 
 
-def check_like(name: str, x: Any, shape: tuple[int, ...], format: Format, a: Operand) -> View:
-    """`x` as a view, if it is an array of this shape and format in a's library and place, of rows that copies take."""
-    found = view(x, name)
-    if library_of(x, name) != library_of(a.array):
-        raise TypeError(f"{name} is of {library_of(x)}, a of {library_of(a.array)}; one library is wanted")
-    if found.shape != shape:
-        raise ValueError(f"{name} has shape {list(found.shape)}; {list(shape)} is wanted")
-    if found.format is not format:
-        raise TypeError(f"{name} is {found.format.name}; {format.name} is wanted")
-    check_place(name, found, a.data)
-    if 0 in found.shape:
-        return found
-    pitches = [stride for size, stride in zip(found.shape[:-1], found.strides[:-1]) if size > 1]
-    if not found.adjacent(-1) or any(s % GRID or s <= 0 for s in pitches):
-        raise ValueError(
-            f"{name} has strides {found.strides} bytes; contiguous rows, a multiple of {GRID} bytes apart, are wanted"
-        )
-    if found.pointer % GRID:
-        raise ValueError(f"{name} starts at address {found.pointer:#x}; a multiple of {GRID} is wanted")
-    return found
-
-
-def bias_view(bias: Any, columns: int, planes: int | None, a: Operand) -> View:
-    """bias [N], or [planes, N] where there are several b, as a view."""
-    found = view(bias, "bias")
-    shape = (columns,) if planes is None else (planes, columns)
-    if found.shape != shape:
-        raise ValueError(f"bias has shape {list(found.shape)}; {list(shape)} is wanted")
-    if found.format not in OUT_FORMATS:
-        raise TypeError(f"bias is {found.format.name}; {_names(OUT_FORMATS)} is wanted")
-    check_place("bias", found, a.data)
-    if not found.adjacent(-1) or found.pointer % 8 or (planes and planes > 1 and found.strides[0] % 8):
-        raise ValueError(
-            f"bias starts at address {found.pointer:#x}, strides {found.strides} bytes; neighbours in memory, rows "
-            "from multiples of 8 bytes, are wanted"
-        )
-    return found
-
-
-def number(alpha: Any) -> float:
-    """alpha as a finite number."""
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.integer, np.floating)):
-        raise TypeError(f"alpha is {alpha!r}; a number is wanted")
-    value = float(np.float32(alpha))
-    if not np.isfinite(value):
-        raise ValueError(f"alpha is {alpha!r}; a number that float32 holds is wanted")
-    return value
-
-
-def index_view(name: str, index: Any, shape: tuple[int | None, ...], a: Operand) -> View:
-    """Ends, rows or counts: int32, contiguous, where a is."""
-    found = view(index, name)
-    if found.format is not I32:
-        call = ".to(torch.int32)" if library_of(index, name) == "torch" else ".astype('int32')"
-        raise TypeError(f"{name} is {found.format.name}; int32 is wanted (use {name}{call})")
-    if len(found.shape) != 1 or any(want not in (None, size) for size, want in zip(found.shape, shape)):
-        wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ValueError(f"{name} has shape {list(found.shape)}; [{wanted}] is wanted")
-    check_place(name, found, a.data)
-    if not found.contiguous:
-        raise ValueError(f"{name} has strides {found.strides} bytes; neighbours in memory are wanted")
-    return found
-
-
-def check_apart(d: View, views: dict[str, View]) -> None:
-    """A result written over what is still to be read would be wrong; c may be the result's own memory, exactly."""
-    start, size = d.extent()
-    for name, other in views.items():
-        low, length = other.extent()
-        if low < start + size and start < low + length:
-            if name == "c" and (other.pointer, other.strides, other.shape) == (d.pointer, d.strides, d.shape):
-                continue
-            raise ValueError(f"out shares memory with {_public(name)}; memory of its own is wanted")
-
-
-def _public(name: str) -> str:
-    """What users call an operand."""
-    if name.startswith("scale_"):
-        return f"{name.removeprefix('scale_')}.scales"
-    return f"{name}.data" if name in ("a", "b") else name
-
-
-def check_values(*operands: tuple[Operand, Any]) -> None:
-    """Scales of the host are looked at always, all of a tensor, and what is on a GPU, on request."""
-    for operand, given in operands:
-        scales = operand.scales
-        if scales is not None and scales.device == "cpu" and np.isnan(scales.numpy().astype(np.float32)).any():
-            raise ValueError(f"{operand.name}.scales holds NaN; numbers are wanted")
-        if scales is not None and examined():
-            quantization.validate(given)
+def _float32(scales: np.ndarray) -> np.ndarray:
+    return scales if scales.dtype == np.float32 else scales.astype(np.float32)
 
 
 def examined() -> bool:
@@ -247,24 +190,96 @@ def examined() -> bool:
     return os.environ.get("KINGPOST_CHECK") == "1"
 
 
-def check_order(order: Any) -> None:
-    if order not in ("ascending", "fast"):
-        raise ValueError(f"order is {order!r}; 'ascending' or 'fast' is wanted")
+def added(name: str, x: Any, shape: tuple[int, ...], formats: tuple[Format, ...], a: Factor) -> View:
+    """c or bias as a view: of this shape and one of these formats, where a is, rows from multiples of two elements."""
+    found = view(x, name)
+    if found.shape != shape:
+        raise ValueError(f"{name} has shape {list(found.shape)}; {list(shape)} is wanted")
+    if found.format not in formats:
+        wanted = " or ".join(format.name for format in formats)
+        raise TypeError(f"{name} is {found.format.name}; {wanted} is wanted")
+    check_place(name, found, a)
+    if 0 in shape:
+        return found
+    grid = 2 * found.format.itemsize  # kernels load pairs
+    pitches = [stride for size, stride in zip(shape[:-1], found.strides[:-1]) if size > 1]
+    if not found.adjacent(-1) or found.pointer % grid or any(s % grid or s < 0 for s in pitches):
+        raise ValueError(
+            f"{name} starts at address {found.pointer:#x} and has strides {found.strides} bytes; contiguous rows that "
+            f"start at multiples of {grid} bytes are wanted"
+        )
+    return found
 
 
-def device_of(device: str | Device | None, a: Operand) -> Device:
-    return registry.find(a.data.device if device is None else device)
+def number(alpha: Any) -> float:
+    """alpha, as float32 holds it."""
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.integer, np.floating)):
+        raise TypeError(f"alpha is {alpha!r}; a number is wanted")
+    with np.errstate(over="ignore"):
+        value = float(np.float32(alpha))
+    if not np.isfinite(value):
+        raise ValueError(f"alpha is {alpha!r}; a finite number is wanted, in the range of float32")
+    return value
 
 
-def _out_format(out_dtype: Any) -> Format:
-    try:
-        format = formats.named(out_dtype)
-    except (ValueError, TypeError):
-        raise ValueError(f"out_dtype is {out_dtype!r}; one of {_names(OUT_FORMATS, ', ')} is wanted") from None
-    if format not in OUT_FORMATS:
-        raise ValueError(f"out_dtype is {format.name}; one of {_names(OUT_FORMATS, ', ')} is wanted")
-    return format
+def index(name: str, x: Any, size: int | None, a: Factor) -> View:
+    """Rows, ends or counts as a view: int32 [size], contiguous, where a is."""
+    dtype = str(getattr(x, "dtype", None))
+    if "int" in dtype and not dtype.endswith("int32"):
+        call = f"{name}.astype('int32')" if isinstance(x, np.ndarray) else f"{name}.to(torch.int32)"
+        raise TypeError(f"{name} is {dtype}; int32 is wanted: {call}")
+    found = view(x, name)
+    if found.format is not I32:
+        raise TypeError(f"{name} is {found.format.name}; int32 is wanted")
+    if len(found.shape) != 1 or size not in (None, found.shape[0]):
+        wanted = "[G]" if size is None else [size]
+        raise ValueError(f"{name} has shape {list(found.shape)}; {wanted} is wanted")
+    check_place(name, found, a)
+    if not found.contiguous or found.pointer % 4:
+        raise ValueError(
+            f"{name} starts at address {found.pointer:#x} and has strides {found.strides} bytes; neighbours in memory, "
+            "from a multiple of 4 bytes, are wanted"
+        )
+    return found
 
 
-def _names(choice: Sequence[Format], between: str = " or ") -> str:
-    return between.join(format.name for format in choice)
+def known(x: View) -> np.ndarray | None:
+    """The numbers of an index, if they are on the host or KINGPOST_CHECK asks for them."""
+    if x.device == "cpu":
+        return x.numpy()
+    return np.asarray(x.owner.cpu().numpy()) if examined() else None  # type: ignore[attr-defined]
+
+
+def check_range(name: str, values: np.ndarray | None, least: int, most: int, what: str) -> None:
+    """Raises ValueError with the first of the values that is below `least` or above `most`."""
+    if values is None:
+        return
+    outside = (values < least) | (values > most)
+    if outside.any():
+        place = int(np.argmax(outside))
+        raise ValueError(f"{name}[{place}] is {values[place]}; {least} to {most}, {what}, is wanted")
+
+
+def check_blocks(x: Factor, ends: View, values: np.ndarray | None) -> None:
+    """The scales of a factor start a new block with each group of K. Raises ValueError if they do not, or may not."""
+    if x.scales is None:
+        return
+    if x.scaling != "1x128":
+        raise ValueError(f"{x.name} is scaled {x.given.scaling}; 1x128 along K is wanted")
+    own = x.given.ends
+    if own is None:
+        if values is None:
+            raise ValueError(
+                f"{x.name} has no ends, and those on a GPU are not read back to see whether every group is a multiple "
+                f"of {BLOCK}; ScaledTensor(data, scales, '1x128', ends) is wanted"
+            )
+        sizes = group_sizes(values, x.data.shape[-1], "ends")
+        if (sizes[:-1] % BLOCK).any():
+            raise ValueError(
+                f"{x.name} has no ends, and groups have {sizes.tolist()[:8]} of K; scales that start a new block with "
+                "each group are wanted (kingpost.quantize with ends=)"
+            )
+    elif tuple(own.shape) != ends.shape:
+        raise ValueError(f"{x.name}.ends has shape {list(own.shape)}; {list(ends.shape)}, that of ends, is wanted")
+    elif values is not None and not np.array_equal(known(view(own)), values):  # type: ignore[arg-type]
+        raise ValueError(f"{x.name}.ends are not ends; the same groups are wanted")
