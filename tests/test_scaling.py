@@ -28,6 +28,8 @@ def normal(*shape, dtype=np.float32, seed=0):
         ("row", (130, 1)),
         ("column", (1, 300)),
         ("tensor", (1, 1)),
+        ("1x32:ue8m0", (130, 10)),
+        ("32x1:ue8m0", (5, 300)),
     ],
 )
 def test_shapes_and_expansion(name, wanted):
@@ -43,7 +45,85 @@ def test_shapes_and_expansion(name, wanted):
         assert expanded[i, j] == scales[i // (rows or 1000), j // (columns or 1000)]
     np.testing.assert_array_equal(it.transposed.expand(scales.T, (300, 130)), expanded.T)
     if columns != 1:
-        np.testing.assert_array_equal(it.by_block(scales, (130, 300)), expanded[:, ::128])
+        np.testing.assert_array_equal(it.by_block(scales, (130, 300)), expanded[:, :: columns or 128])
+
+
+def test_scales_that_are_powers_of_two():
+    codes = np.array([[0, 1, 126], [127, 254, 255]], np.uint8)
+    values = np.array([[2.0**-127, 2.0**-126, 0.5], [1, 2.0**127, np.nan]], np.float32)
+    t = ScaledTensor(data(2, 80), codes.view(ml_dtypes.float8_e8m0fnu), "1x32:ue8m0")
+    assert (t.scaling.format, t.scaling.transposed.format) == (formats.UE8M0, formats.UE8M0)
+    assert (t.T.scaling.name, t.T.scales.shape) == ("32x1:ue8m0", (3, 2))
+    np.testing.assert_array_equal(t.expanded(), np.repeat(values, 32, axis=1)[:, :80])
+    np.testing.assert_array_equal(t.T.expanded(), t.expanded().T)
+    np.testing.assert_array_equal(t.scaling.by_block(t.scales, t.shape), values)
+    np.testing.assert_array_equal(dequantize(t), t.expanded())
+
+
+def test_scales_that_are_powers_of_two_in_torch():
+    torch = pytest.importorskip("torch")
+    codes = torch.arange(256, dtype=torch.uint8).view(2, 128)
+    ones = torch.ones((2, 128 * 32)).to(torch.float8_e5m2)
+    t = ScaledTensor(ones, codes.view(torch.float8_e8m0fnu), "1x32:ue8m0")
+    values = formats.decode(codes.numpy(), "ue8m0")
+    np.testing.assert_array_equal(dequantize(t.T).numpy(), np.repeat(values, 32, axis=1).T)
+    with pytest.raises(TypeError, match=r"scales are uint8; wanted ue8m0: .*view\(torch.float8_e8m0fnu\)"):
+        ScaledTensor(ones, codes, "1x32:ue8m0")
+
+
+def grouped(ends, columns, spare=0, rows=3):
+    """Data of ones; the scale of row i in block j is 100 i + j."""
+    ends = np.array(ends, np.int32)
+    blocks = sum(-(-size // 128) for size in np.diff(ends, prepend=0)) + spare
+    scales = 100 * np.arange(rows, dtype=np.float32)[:, None] + np.arange(blocks, dtype=np.float32)
+    return ScaledTensor(data(rows, columns), scales, "1x128", ends)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("spare", [0, 1])
+def test_groups_start_new_blocks(library, spare):
+    """Of 80, 0, 256 and 144 columns; 32 are left."""
+    t = grouped([80, 80, 336, 480], 512, spare)
+    block_of_each = np.repeat([0, 1, 2, 3, 4], [80, 128, 128, 128, 16])
+    wanted = np.zeros((3, 512), np.float32)
+    wanted[:, :480] = 100 * np.arange(3)[:, None] + block_of_each
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        codes = torch.from_numpy(t.data.view(np.uint8)).view(torch.float8_e4m3fn)
+        t = ScaledTensor(codes, torch.from_numpy(t.scales), "1x128", torch.from_numpy(t.ends)).to("cpu")
+    for turned, values in ((t, wanted), (t.T, wanted.T), (t.T.to("cpu").T, wanted)):
+        assert turned.ends is t.ends
+        np.testing.assert_array_equal(np.asarray(dequantize(turned)), values)
+    assert [group.shape for group in t.groups()] == [(3, 80), (3, 0), (3, 256), (3, 144)]
+    assert [group.scales.shape for group in t.T.groups()] == [(1, 3), (0, 3), (2, 3), (2, 3)]
+    np.testing.assert_array_equal(np.asarray(dequantize(t.T.groups()[2])), wanted[:, 80:336].T)
+
+
+def test_groups_without_columns():
+    assert dequantize(grouped([0, 0], 0)).shape == (3, 0)
+    np.testing.assert_array_equal(dequantize(grouped([0, 0], 128)), np.zeros((3, 128)))
+    assert grouped([], 0).groups() == []
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"scales": np.ones((3, 4), np.float32)}, ValueError, r"scales have shape \(3, 4\); wanted \[3, 5 to 8\]"),
+        ({"scales": np.ones((3, 9), np.float32)}, ValueError, r"scales have shape \(3, 9\); wanted \[3, 5 to 8\]"),
+        ({"scales": np.ones((2, 5), np.float32)}, ValueError, r"scales have shape \(2, 5\); wanted \[3, 5 to 8\]"),
+        ({"scales": np.ones(5, np.float32)}, ValueError, r"scales \(5,\), .*; wanted \[rows, columns\], \[rows, blo"),
+        ({"scaling": "row"}, ValueError, r"scaling row; wanted .* and 1x128"),
+        ({"ends": np.array([80, 81])}, TypeError, "ends are int64; wanted int32"),
+        ({"ends": np.array([80, 64, 512], "i4")}, ValueError, r"ends are \[80, 64, 512\].*; wanted numbers that do"),
+        ({"ends": np.array([80, 528], "i4")}, ValueError, r"ends are \[80, 528\].*, 512 at most"),
+        ({"ends": [80]}, TypeError, "ends is builtins.list; wanted a numpy array"),
+    ],
+)
+def test_refuses_groups(change, error, message):
+    t = grouped([80, 80, 336, 480], 512)
+    given = {"data": t.data, "scales": t.scales, "scaling": "1x128", "ends": t.ends} | change
+    with pytest.raises(error, match=message):
+        ScaledTensor(**given)
 
 
 def test_empty_shapes():
@@ -158,6 +238,8 @@ def test_scales_of_any_strides_are_kept_as_given():
         ((data(4, 128), np.ones((4, 1), np.float32), "1x64"), ValueError, "'1x64'; wanted one of 1x128, 128x1"),
         (([[1.0]], np.ones((1, 1), np.float32), "row"), TypeError, "data is builtins.list; wanted a numpy array"),
         ((data(4, 128), np.ones((4, 1), np.complex64), "row"), TypeError, "scales are complex64; wanted float32"),
+        ((data(4, 64), np.ones((4, 2), np.uint8), "1x32:ue8m0"), TypeError, r"scales are uint8; wanted ue8m0: use"),
+        ((data(4, 64), np.ones((4, 2), np.float32), "1x32:ue8m0"), TypeError, "scales are float32; wanted ue8m0"),
     ],
 )
 def test_refusals(arguments, error, message):

@@ -42,8 +42,8 @@ class Scaling:
         return (*shape[:-2], rows, columns)
 
     def expand(self, scales: Any, shape: tuple[int, ...]) -> Any:
-        """The scale of every element, float32: `scales` repeated to the data's shape, in the library they came in."""
-        scales = as_float32(scales)
+        """The scale of every element: `scales` repeated to the data's shape, in the library that they came in."""
+        scales = decoded(scales)
         for dimension, (size, block) in zip((-2, -1), zip(shape[-2:], self.block)):
             if block == 1:
                 continue
@@ -61,7 +61,7 @@ class Scaling:
         return BLOCK if self.block[1] is None else self.block[1]
 
     def by_block(self, scales: Any, shape: tuple[int, ...]) -> Any:
-        """The scale of every row in every block of `self.columns` columns, float32 [..., rows, blocks]."""
+        """The scale of every row in every block of `self.columns` columns: [..., rows, blocks]."""
         one = Scaling(self.name, (self.block[0], None if self.block[1] is None else 1))
         return one.expand(scales, (*shape[:-1], -(-shape[-1] // self.columns)))
 
@@ -85,17 +85,15 @@ SCALINGS = {
 _BY_BLOCK = {scaling.block: scaling for scaling in SCALINGS.values()}
 
 
-def as_float32(scales: Any) -> Any:
-    """Scales of any format as float32; ue8m0 codes are 2^(code - 127), 0xff is NaN."""
+def decoded(scales: Any) -> Any:
+    """ue8m0 scales as float32, 2^(code - 127) and NaN for 0xff; others as they are."""
+    if _format(scales) is not UE8M0:
+        return scales
     if library_of(scales) == "numpy":
-        return scales if scales.dtype == np.float32 else formats.decode(scales)
-    return scales.to(_torch().float32)
-
-
-def _torch() -> Any:
+        return formats.decode(scales)
     import torch
 
-    return torch
+    return scales.to(torch.float32)
 
 
 def named(name: str | Scaling) -> Scaling:
@@ -136,7 +134,8 @@ class ScaledTensor:
 
     ends: of the columns of data [rows, columns] scaled "1x128", where groups end, int32 [groups], same library and
     device. Each group starts a new block: group g's scales stand behind those of the groups before it. Then there are
-    at least as many scales a row as blocks, and at most columns // 128 + groups; the last ones may be unused.
+    at least as many scales a row as blocks, and at most columns // 128 + groups; the last ones may be unused. Columns
+    behind the last group have no scale. Transposed, all this is of rows, as the scaling says.
 
     Raises TypeError or ValueError, naming the argument, for anything else.
     """
@@ -157,8 +156,9 @@ class ScaledTensor:
             self._check_shapes()
         else:
             self._check_groups()
-        if library == "torch" and data.device != scales.device:
-            raise ValueError(f"scales are on {scales.device} and data on {data.device}; wanted both on one device")
+        for name, other in (("scales", scales), ("ends", ends)):
+            if library == "torch" and other is not None and data.device != other.device:
+                raise ValueError(f"{name} are on {other.device} and data on {data.device}; wanted both on one device")
 
     def _check_types(self) -> None:
         if _format(self.data) is U8:
@@ -183,10 +183,10 @@ class ScaledTensor:
     def _check_groups(self) -> None:
         shape, ends = tuple(self.data.shape), self.ends
         check_format(ends, "ends are", (I32,))
-        if len(shape) != 2 or len(ends.shape) != 1 or self.scaling.block != (1, BLOCK):
+        if (len(shape), len(self.scales.shape), len(ends.shape)) != (2, 2, 1) or self.scaling.block != (1, BLOCK):
             raise ValueError(
-                f"data has shape {shape}, ends {tuple(ends.shape)}, scaling {self.scaling}; wanted [rows, columns], "
-                "[groups] and 1x128"
+                f"data has shape {shape}, scales {tuple(self.scales.shape)}, ends {tuple(ends.shape)}, scaling "
+                f"{self.scaling}; wanted [rows, columns], [rows, blocks], [groups] and 1x128"
             )
         least, most = -(-shape[1] // BLOCK), shape[1] // BLOCK + ends.shape[0]
         if library_of(ends) == "numpy" or ends.device.type == "cpu":
@@ -212,12 +212,7 @@ class ScaledTensor:
     @property
     def mT(self) -> ScaledTensor:
         """The last two dimensions exchanged, in data and scales alike: a view, nothing is moved."""
-        turned = object.__new__(ScaledTensor)  # what was checked stays true, and this is on the call path
-        turned.data = self.data.swapaxes(-1, -2)
-        turned.scales = self.scales.swapaxes(-1, -2)
-        turned.scaling = self.scaling.transposed
-        turned.ends = self.ends
-        return turned
+        return self._with(self.data.swapaxes(-1, -2), self.scales.swapaxes(-1, -2), self.scaling.transposed, self.ends)
 
     @property
     def T(self) -> ScaledTensor:
@@ -233,17 +228,41 @@ class ScaledTensor:
                 raise ValueError(f"device is {device!r}; numpy data stay on 'cpu', wanted torch tensors to move")
             return self
         ends = None if self.ends is None else self.ends.to(device)
-        return ScaledTensor(self.data.to(device), self.scales.to(device), self.scaling, ends)
+        return self._with(self.data.to(device), self.scales.to(device), self.scaling, ends)
+
+    @staticmethod
+    def _with(data: Any, scales: Any, scaling: Scaling, ends: Any) -> ScaledTensor:
+        """What was checked stays true, and this is on the call path."""
+        t = object.__new__(ScaledTensor)
+        t.data, t.scales, t.scaling, t.ends = data, scales, scaling, ends
+        return t
+
+    def groups(self) -> list[ScaledTensor]:
+        """The groups that `ends` delimits, each a tensor of its own: views. `ends` are read on the host."""
+        if self.scaling.block[0] == BLOCK:
+            return [group.T for group in self.T.groups()]
+        groups, column, block = [], 0, 0
+        for end in self.ends.tolist():
+            next_block = block + -(-(end - column) // BLOCK)
+            data, scales = self.data[:, column:end], self.scales[:, block:next_block]
+            groups.append(self._with(data, scales, self.scaling, None))
+            column, block = end, next_block
+        return groups
 
     def expanded(self) -> Any:
-        """The scale of every element, float32, in its library and on its device; of groups, `ends` are read back."""
+        """The scale of every element, in its library and on its device; 0 for what is of no group."""
         if self.ends is None:
             return self.scaling.expand(self.scales, self.shape)
-        turned = self.scaling.block[0] == BLOCK
-        scales = self.scales.T if turned else self.scales
-        index = group_blocks(_host(self.ends), self.shape[0 if turned else 1])
-        expanded = scales[:, index if library_of(scales) == "numpy" else index.tolist()]
-        return expanded.T if turned else expanded
+        if self.scaling.block[0] == BLOCK:
+            return self.T.expanded().T
+        on_host = library_of(self.scales) == "numpy"
+        expanded = np.zeros(self.shape, np.float32) if on_host else self.scales.new_zeros(self.shape)
+        column = 0
+        for group in self.groups():
+            end = column + group.shape[1]
+            expanded[:, column:end] = group.expanded()
+            column = end
+        return expanded
 
     def __repr__(self) -> str:
         return f"ScaledTensor({self.format} {list(self.shape)}, scaling={self.scaling.name!r})"
@@ -256,20 +275,6 @@ def group_sizes(ends: np.ndarray, columns: int, name: str) -> np.ndarray:
     if (sizes < 0).any() or (ends.size and ends[-1] > columns):
         raise ValueError(f"{name} are {ends.tolist()[:8]}...; wanted numbers that do not fall, {columns} at most")
     return sizes
-
-
-def group_blocks(ends: np.ndarray, columns: int) -> np.ndarray:
-    """The block of scales of each of `columns` columns whose groups end there; 0 behind the last group."""
-    blocks, first, before = np.zeros(columns, np.int64), 0, 0
-    for end in ends.tolist():
-        blocks[first:end] = before + np.arange(end - first) // BLOCK
-        before += -(-(end - first) // BLOCK)
-        first = end
-    return blocks
-
-
-def _host(x: Any) -> np.ndarray:
-    return x if library_of(x) == "numpy" else x.cpu().numpy()
 
 
 def _format(x: Any) -> Format | None:
