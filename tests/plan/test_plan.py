@@ -59,7 +59,6 @@ def operands(*arrays: np.ndarray) -> Operands:
 def test_the_least_time_wins_for_every_number_of_rows() -> None:
     offered = [Timed("small", 1, 1), Timed("large", 100, 0.1), Timed("never", 200, 2)]
     chosen = plan.Plan(PROBLEM, Recorder(offered))
-    assert [candidate.name for candidate in chosen.chosen] == ["small", "large"]
     assert chosen.candidate(1).name == chosen.candidate(64).name == "small"
     assert chosen.candidate(256).name == chosen.candidate(10**6).name == "large"
 

@@ -6,10 +6,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from kingpost.plan.choice import Plan, Unsupported
+from kingpost.plan.choice import Plan
 from kingpost.registry import AnyProblem, Device, Operands
 
 CALLS_KEPT = 256  # for each problem and device
+PLANS_KEPT = 4096  # a K that is a number of tokens makes a new problem at almost every call
 
 _Key = tuple[object, ...]
 
@@ -56,16 +57,9 @@ def planned(problem: AnyProblem, device: Device) -> Planned:
     found = _planned.get(key)
     if found is None:
         found = _planned.setdefault(key, Planned(problem, device))
+        if len(_planned) > PLANS_KEPT:
+            _planned.pop(next(iter(_planned)), None)
     return found
-
-
-def supported(problem: AnyProblem, device: Device) -> bool:
-    """Whether the device offers anything for the problem."""
-    try:
-        planned(problem, device)
-    except Unsupported:
-        return False
-    return True
 
 
 def run(problem: AnyProblem, operands: Operands, device: Device, stream: int) -> None:
