@@ -52,7 +52,8 @@ class Problem:
     formats without scales (then there is no scale_a, scale_b).
     a_major, b_major: the dimension of a, b whose elements are neighbours in memory: "k" or "mn".
     bias: the format of bias [N] ([G, N] or [B, N] where there are several b), None without. c: whether there is a c,
-    of d's shape and format. alpha: whether the total is multiplied by the number "alpha".
+    of d's shape and format; in_place: it is d's own memory. alpha: whether the total is multiplied by the number
+    "alpha".
     d = round(alpha * total + c + bias), each step in that order rounded to float32.
     """
 
@@ -72,6 +73,7 @@ class Problem:
     c: bool = False
     bias: Format | None = None
     alpha: bool = False
+    in_place: bool = False
 
     def __str__(self) -> str:
         a, b = (
@@ -84,7 +86,7 @@ class Problem:
         more = [
             f"{self.groups} groups" * (self.groups > 1),
             f"by {self.by}" if self.by else "",
-            "c added" * self.c,
+            ("added to d" if self.in_place else "c added") * self.c,
             f"a bias of {self.bias.name} added" if self.bias else "",
             "times alpha" * self.alpha,
         ]

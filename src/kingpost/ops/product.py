@@ -119,6 +119,7 @@ class Product:
             "c" in more,
             None if bias is None else bias.format,
             bool(self.numbers),
+            "c" in more and _same(more["c"], d),
         )
         if a.scales is None or b.scales is None:
             views = {"a": a.data, "b": b.data, **more, "d": d}
@@ -201,6 +202,11 @@ class Product:
                     continue
                 label = f"{name}.data" if name in ("a", "b") and self.a.scales is not None else name
                 raise ValueError(f"out shares memory with {label}; memory of its own is wanted")
+
+
+def _same(x: View, y: View) -> bool:
+    """Whether the elements of both are the very same."""
+    return (x.pointer, x.shape, x.strides) == (y.pointer, y.shape, y.strides)
 
 
 def _matrices(x: View) -> list[View]:

@@ -37,6 +37,9 @@ class Config(NamedTuple):
     def name(self) -> str:
         return str(self)
 
+    def stream(self, given: Any, torch_arrays: bool) -> int:
+        return 0
+
     def candidates(self, problem: Problem) -> Sequence[Any]:
         timed = TimedTile(BlockTile(self.warpgroups, self.subtiles, self.columns, self.loaded_rows), 1, 1)
         any = candidates(problem, H200)[0]

@@ -33,6 +33,7 @@ TILES = (  # the smaller ones first: they are taken where the model says that al
     BlockTile(2, 1, 256),
     BlockTile(2, 2, 128),
 )
+FEW_ROWS = tuple(BlockTile(1, 1, columns, rows) for rows in (16, 32) for columns in (32, 64, 128))
 WALKS: dict[str, Callable[[int], Walk]] = {
     "mm": Dense,
     "batched_mm": Batched,
@@ -90,16 +91,18 @@ class Bf16Candidate:
         """Waves of tiles, each a chain of K blocks and an epilogue; or the time to bring every tile from the cache, or
         to move every byte of memory once."""
         problem, tile = self.problem, self.tile
+        if m > tile.loaded_rows and not tile.whole:
+            return float("inf")
         planes, depth = problem.groups, float(problem.k)
         if problem.op == "grouped_mm_k":
             depth /= planes
         moved = planes * (depth * (m + problem.n) * BF16.itemsize + m * problem.n * problem.out_format.itemsize)
         if problem.op == "summed_mm":
             planes, depth = slices(planes), depth * planes / slices(planes)
-        tiles, blocks = planes * -(-m // tile.rows) * -(-problem.n // tile.columns), -(-depth // BLOCK_K)
+        tiles, blocks = planes * -(-m // tile.loaded_rows) * -(-problem.n // tile.columns), -(-depth // BLOCK_K)
         waves = -(-tiles // self.chip.multiprocessors)
         chain = blocks * _block(tile) + ONCE + ONCE_PER_ELEMENT * tile.rows * tile.columns
-        loaded = tiles * blocks * (tile.rows + tile.columns) * ROW_BYTES
+        loaded = tiles * blocks * (tile.loaded_rows + tile.columns) * ROW_BYTES
         return LAUNCH_MICROSECONDS + max(waves * chain, loaded / CACHE_BYTES, moved / self.chip.memory_bytes)
 
     def bind(self, operands: Operands) -> Launch:
@@ -107,14 +110,18 @@ class Bf16Candidate:
         a, b, d = (in_planes(operands[name]) for name in ("a", "b", "d"))
         if problem.op == "summed_mm":
             _require_slices(d, (slices(a.shape[0]), a.shape[1], b.shape[1]))
-        tiles = walk.tiles(operands, tile.rows, tile.columns)
+        if operands["d"].shape[-2] > tile.loaded_rows and not (tile.whole or walk.partial):
+            raise ValueError(
+                f"d has {operands['d'].shape[-2]} rows; at most {tile.loaded_rows} are wanted by {self.name}"
+            )
+        tiles = walk.tiles(operands, tile.loaded_rows, tile.columns)
         a, b = _lines(a, problem.a_major), _lines(b, problem.b_major)
         arguments: dict[str, View | int | float] = {"a": a, "b": b, "d": d}
         if walk.partial:
             arguments |= {"d_plane_stride": plane_stride(d), "d_stride": row_stride(d)}
         arguments |= walk.arguments(operands)
         if problem.op != "summed_mm":
-            arguments |= finish_arguments(operands)
+            arguments |= finish_arguments(operands, _finish(problem))
         return Launch.of(self.program, min(tiles, self.chip.multiprocessors), **arguments)
 
 
@@ -126,7 +133,8 @@ def _kind(problem: Problem) -> str:
 def _finish(problem: Problem) -> Finish:
     if problem.op == "summed_mm":
         return Finish(F32)  # of a slice
-    return Finish(problem.out_format, problem.alpha, problem.c, problem.bias)
+    in_place = problem.in_place and not WALKS[_kind(problem)](GROUP).partial
+    return Finish(problem.out_format, problem.alpha, problem.c, problem.bias, in_place)
 
 
 def _require_slices(d: View, wanted: tuple[int, ...]) -> None:
@@ -159,7 +167,7 @@ def candidates(problem: Problem, chip: Chip) -> list[Bf16Candidate]:
     if _kind(problem) in ("ends", "counts", "grouped_mm_k") and problem.groups > MOST_GROUPS:
         return []
     found = []
-    for tile in TILES:
+    for tile in (*FEW_ROWS, *TILES) if problem.a_major == "k" else TILES:
         for buffers in (2, 1):  # more only where there is room beside enough stages
             stages = _stages(tile, buffers, problem, chip)
             if tile.columns // stored_columns(tile) % buffers == 0 and stages >= FEWEST_STAGES + buffers - 1:

@@ -52,10 +52,19 @@ BY_BLOCK = (
 )
 FEW_ROWS = tuple(
     TimedTile(BlockTile(1, 1, columns, loaded_rows=rows), block, once)
-    for columns, block, once in ((128, 0.25, 0.9), (64, 0.17, 0.6), (32, 0.13, 0.5), (16, 0.12, 0.4))
-    for rows in (16, 32)
+    for rows in (16, 32)  # the fewest first: where all are as fast by the model, they move least
+    for columns, block, once in ((128, 0.26, 0.9), (64, 0.17, 0.6), (32, 0.155, 0.5), (16, 0.12, 0.4))
 )
-BY_COLUMN = tuple(each for each in BY_BLOCK if each.tile.subtiles == 1 and each.tile.warpgroups < 3)
+BY_COLUMN = (
+    TimedTile(BlockTile(2, 1, 160), block=0.762, once=4.0),
+    TimedTile(BlockTile(2, 1, 144), block=0.68, once=4.9),
+    TimedTile(BlockTile(2, 1, 128), block=0.66, once=3.1),
+    TimedTile(BlockTile(1, 1, 128), block=0.43, once=1.5),
+    TimedTile(BlockTile(2, 1, 64), block=0.41, once=1.2),
+    TimedTile(BlockTile(1, 1, 64), block=0.27, once=0.9),
+    TimedTile(BlockTile(1, 1, 32), block=0.205, once=0.7),
+    TimedTile(BlockTile(1, 1, 16), block=0.165, once=0.5),
+)
 BY_STEP = tuple(
     each for each in BY_COLUMN if each.tile.columns < 128
 )  # two partial accumulators leave room for no more
@@ -92,6 +101,12 @@ class Fp8Candidate:
     def walk(self) -> Walk:
         return WALKS[_kind(self.problem)](self.group)
 
+    @property
+    def finish(self) -> Finish:
+        problem = self.problem
+        in_place = problem.in_place and not self.walk.partial
+        return Finish(problem.out_format, problem.alpha, problem.c, problem.bias, in_place)
+
     @cached_property
     def program(self) -> Program:
         problem = self.problem
@@ -101,7 +116,7 @@ class Fp8Candidate:
             stages=self.stages,
             buffers=self.buffers,
             scales=scales_of(problem),
-            finish=Finish(problem.out_format, problem.alpha, problem.c, problem.bias),
+            finish=self.finish,
             a_format=problem.a_format,
             b_format=problem.b_format,
         )
@@ -132,7 +147,7 @@ class Fp8Candidate:
             arguments |= {"d_plane_stride": plane_stride(d), "d_stride": row_stride(d)}
         for name in ("scale_a", "scale_b"):
             arguments |= scale_arguments(operands, name, getattr(problem, f"{name[-1]}_scaling"))
-        arguments |= walk.arguments(operands) | finish_arguments(operands)
+        arguments |= walk.arguments(operands) | finish_arguments(operands, self.finish)
         return Launch.of(self.program, min(tiles, self.chip.multiprocessors), **arguments)
 
 
@@ -156,7 +171,7 @@ def candidates(problem: Problem, chip: Chip) -> list[Fp8Candidate]:
         return []
     scales = scales_of(problem)
     found = []
-    for timed in BY_STEP if scales.steps else BY_COLUMN if scales.by_column else (*BY_BLOCK, *FEW_ROWS):
+    for timed in BY_STEP if scales.steps else BY_COLUMN if scales.by_column else (*FEW_ROWS, *BY_BLOCK):
         for buffers in range(timed.tile.subtiles, 0, -1):
             stages = _stages(timed.tile, buffers, problem, chip)
             if stages >= FEWEST_STAGES:  # fewer buffers only where that many have no room

@@ -138,6 +138,19 @@ def bulk_store_3d(warp: Any, map: Any, plane: Any, row: Any, column: Any, source
     warp.block.unit(BulkCopies).store(warp, _one(warp, map), origin, _address(warp, source))
 
 
+@operation(
+    "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
+    "[{map}, {{{column}, {row}, {plane}}}], [{source}];",
+    uses=_copied,
+)
+def bulk_reduce_add_3d(
+    warp: Any, map: Any, plane: Any, row: Any, column: Any, source: Any, *, type: TensorMapType
+) -> None:
+    """Add a box to the tensor, float32, each element rounded once."""
+    origin = _one(warp, plane), _one(warp, row), _one(warp, column)
+    warp.block.unit(BulkCopies).store(warp, _one(warp, map), origin, _address(warp, source), add=True)
+
+
 @operation("cp.async.bulk.commit_group;")
 def bulk_commit(warp: Any) -> None:
     warp.block.unit(BulkCopies).commit(warp)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kingpost.program import Builder, Operand, Register, kernel
 from kingpost.targets.nvidia.isa.common import elect, fence_mbarrier_init
-from kingpost.targets.nvidia.parts.block_tile import BlockTile
+from kingpost.targets.nvidia.parts.block_tile import BlockTile, clear_rows
 from kingpost.targets.nvidia.parts.chain import Chain
 from kingpost.targets.nvidia.parts.epilogue import RowStore, Staging, TileStore
 from kingpost.targets.nvidia.parts.finish import Finish
@@ -44,12 +44,12 @@ def sm90_bf16(
     parts = tile.columns // stored_columns(tile)
     if stages < 2 or parts % buffers:  # a slot is left when the next one is in use; a row's parts take turns
         raise ValueError(f"stages is {stages}, buffers {buffers}; 2 or more and a divisor of {parts} are wanted")
-    a = OperandTiles(k, "a", stages, tile.rows, a_major)
+    a = OperandTiles(k, "a", stages, tile.rows, a_major, tile.loaded_rows)
     b = OperandTiles(k, "b", stages, tile.columns, b_major)
-    work = walk.over(k, tile.rows, tile.columns, readers=tile.warps + 1, block_k=BLOCK_K)
+    work = walk.over(k, tile.loaded_rows, tile.columns, readers=tile.warps + 1, block_k=BLOCK_K)
     finished = finish.over(k, work.n)
     staging = Staging(k, replace(tile, columns=stored_columns(tile)), finish.out, buffers)
-    result = RowStore(k, staging, work.n) if walk.partial else TileStore(k, staging)
+    result = RowStore(k, staging, work.n) if walk.partial else TileStore(k, staging, finish.adds_by_copies)
     ring = Ring(k, stages, writers=1, readers=tile.warps)
 
     with k.when(k.warp == 0), k.mask(elect(k)):
@@ -57,6 +57,8 @@ def sm90_bf16(
         work.initialise()
         fence_mbarrier_init(k)
     work.prepare()
+    if not tile.whole:
+        clear_rows(k, a.shared, tile.loaded_rows, threads=32 * tile.warps)
     k.barrier()
 
     with k.role("math", warps=tile.warps, registers=MATH_REGISTERS) as warp:
@@ -71,9 +73,10 @@ def sm90_bf16(
                     chain.add_steps(item.tail // STEP_K)
             else:
                 chain.add_blocks(item.blocks)
+            end = item.end if tile.whole else k.minimum(item.end, item.row + tile.loaded_rows)
             for i, (row, column, total) in enumerate(chain.parts(stored_columns(tile))):
-                place = item.row + chain.own_rows + row, item.end, item.column + column
-                with k.when(place[0] < item.end):
+                place = item.row + chain.own_rows + row, end, item.column + column
+                with k.when(place[0] < end):
                     finished(total, item.plane_d, item.plane_b, *place)
                     result.store(warp, total, item.plane_d, *place, i % buffers)
         result.drain(warp)

@@ -53,7 +53,7 @@ def sm90_fp8(
     a = k.shared("a_tiles", (stages, tile.rows, BLOCK_K), a_format, swizzle=128)
     b = k.shared("b_tiles", (stages, tile.columns, BLOCK_K), b_format, swizzle=128)
     staging = Staging(k, tile, finish.out, buffers)
-    result = RowStore(k, staging, n) if walk.partial else TileStore(k, staging)
+    result = RowStore(k, staging, n) if walk.partial else TileStore(k, staging, finish.adds_by_copies)
     staged = scales.stage(k, stages, tile)
     ring = Ring(k, stages, writers=1 + staged.writers, readers=tile.warps)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kingpost.arrays import View
 from kingpost.registry import Operands
+from kingpost.targets.nvidia.parts.finish import Finish
 
 LARGEST_EXTENT = 1 << 31  # bytes of a plane of scales that the kernels' 32-bit offsets reach
 LARGEST_STRIDE = 1 << 32
@@ -51,10 +52,10 @@ def scale_arguments(operands: Operands, name: str, scaling: str | None) -> dict[
     return arguments
 
 
-def finish_arguments(operands: Operands) -> dict[str, View | int | float]:
+def finish_arguments(operands: Operands, finish: Finish) -> dict[str, View | int | float]:
     """The parameters of `Finish`, for what the call has of it."""
     arguments: dict[str, View | int | float] = dict(operands.numbers)
-    if (c := operands.get("c")) is not None:
+    if finish.loads_c and (c := operands.get("c")) is not None:
         planes = in_planes(c)
         arguments |= {"c": c, "c_plane_stride": plane_stride(planes), "c_stride": row_stride(planes)}
     if (bias := operands.get("bias")) is not None:

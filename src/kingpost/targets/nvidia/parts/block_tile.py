@@ -49,12 +49,12 @@ class BlockTile:
 
 
 def clear_rows(k: Builder, tiles: SharedArray, first: int, threads: int) -> None:
-    """Zero the rows from `first` on of every tile in `tiles` [stages, rows, 128 bytes], which copies leave as they are.
+    """Zero the rows from `first` on of every tile in `tiles` [stages, ..., rows, 128 bytes], which copies leave alone.
 
     By the block's first `threads` threads, before its barrier; a whole number of 1,024-byte patterns, so that the
     swizzle does not matter.
     """
-    stages, rows, _ = tiles.shape
+    stages, rows = tiles.shape[0], tiles.shape[-2]
     chunks = (rows - first) * 8  # of 16 bytes, in a stage
     zeros = k.array(u32, 4, "zeros")
     k.set(zeros, 0)

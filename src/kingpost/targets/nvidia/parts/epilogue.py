@@ -8,6 +8,7 @@ from kingpost.formats import BF16, F16, F32, Format
 from kingpost.program import Builder, Operand, Parameter, Register, Registers, swizzle, u32, u64
 from kingpost.targets.nvidia.isa.common import (
     bulk_commit,
+    bulk_reduce_add_3d,
     bulk_store_3d,
     bulk_wait_read,
     fence_proxy_async,
@@ -87,13 +88,13 @@ class Staging:
 
 
 class TileStore:
-    """Stores accumulators by bulk copies, clipped at the edges of d's planes.
+    """Stores accumulators by bulk copies, clipped at the edges of d's planes, or adds them to what is there.
 
     warp: the caller's index within its role of math warps. Rows up to a plane's last are written, whatever `end` says.
     """
 
-    def __init__(self, k: Builder, staging: Staging) -> None:
-        self.k, self.staging = k, staging
+    def __init__(self, k: Builder, staging: Staging, add: bool = False) -> None:
+        self.k, self.staging, self.copy = k, staging, bulk_reduce_add_3d if add else bulk_store_3d
         self.map: Parameter = k.tensor_map("d", staging.format, (1, ROWS, staging.width), staging.span)
 
     def store(
@@ -119,7 +120,7 @@ class TileStore:
         with k.mask(one_thread):
             for slab in range(staging.slabs):
                 at, source = column + slab * staging.width, base + slab * ROWS * staging.span
-                bulk_store_3d(k, self.map.register, plane, row, at, source, type=self.map.type)
+                self.copy(k, self.map.register, plane, row, at, source, type=self.map.type)
             bulk_commit(k)
 
     def drain(self, warp: Register) -> None:

@@ -15,12 +15,24 @@ FORMATS = (BF16, F16, F32)
 
 @dataclass(frozen=True)
 class Finish:
-    """What is done to a total: multiplied by alpha, c (of d's format) and bias (of its own) added, rounded to out."""
+    """What is done to a total: multiplied by alpha, c (of d's format) and bias (of its own) added, rounded to out.
+
+    in_place: c is d's own memory, and d is stored by bulk copies. Float32 is then added on its way out.
+    """
 
     out: Format
     alpha: bool = False
     c: bool = False
     bias: Format | None = None
+    in_place: bool = False
+
+    @property
+    def adds_by_copies(self) -> bool:
+        return self.c and self.in_place and self.out is F32 and self.bias is None
+
+    @property
+    def loads_c(self) -> bool:
+        return self.c and not self.adds_by_copies
 
     def over(self, k: Builder, columns: Register) -> Finisher:
         """Declare its parameters. columns: how many the result has, a multiple of 8."""
@@ -39,7 +51,7 @@ class Finisher:
         self.k, self.finish, self.columns = k, finish, columns
         if finish.alpha:
             self.alpha = k.parameter("alpha", f32)
-        if finish.c:
+        if finish.loads_c:
             self.c, self.c_plane_stride = k.parameter("c", u64), k.parameter("c_plane_stride")
             self.c_stride = k.parameter("c_stride")
         if finish.bias is not None:
@@ -53,7 +65,7 @@ class Finisher:
         k, finish = self.k, self.finish
         if finish.alpha:
             k.emit_portable("mul", total, self.alpha, into=total)
-        if finish.c:
+        if finish.loads_c:
             self._add_c(total, plane_d, row, end, column)
         if finish.bias is not None:
             self._add_bias(total, plane_b, column)

@@ -16,21 +16,25 @@ class OperandTiles:
     """Tiles of `rows` rows of M or N and BLOCK_K of K. Parameter: `name`, a tensor map.
 
     major "k": over [planes, rows, K]; a tile is rows of K. "mn": over [planes, K, rows]; a tile is boxes of 64 rows, or
-    of all where there are fewer, each lines of K.
+    of all where there are fewer, each lines of K. loaded: how many of the rows are loaded, if not all.
     """
 
-    def __init__(self, k: Builder, name: str, stages: int, rows: int, major: str) -> None:
-        self.k, self.major, self.bytes = k, major, rows * ROW_BYTES
+    def __init__(self, k: Builder, name: str, stages: int, rows: int, major: str, loaded: int | None = None) -> None:
+        loaded = rows if loaded is None else loaded
+        self.k, self.major, self.bytes = k, major, loaded * ROW_BYTES
         if major == "k":
-            self.width, self.span, box = rows, ROW_BYTES, (rows, BLOCK_K)
+            self.width, self.span, box, kept = rows, ROW_BYTES, (loaded, BLOCK_K), (rows, BLOCK_K)
         else:
             self.width = min(rows, ROW_BYTES // BF16.itemsize)
             self.span, box = self.width * BF16.itemsize, (BLOCK_K, self.width)
+            kept = box
+            if loaded != rows:
+                raise ValueError(f"{name} is MN-major, and {loaded} of {rows} rows are loaded; all are wanted")
         if rows % self.width:
             raise ValueError(f"{name} is MN-major, in tiles of {rows} rows; a multiple of {self.width} is wanted")
         self.type = TensorMapType(BF16, (1, *box), self.span)
         self.map = k.tensor_map(name, BF16, self.type.box, self.span)
-        self.shared = k.shared(f"{name}_tiles", (stages, rows // self.width, *box), BF16, self.span)
+        self.shared = k.shared(f"{name}_tiles", (stages, rows // self.width, *kept), BF16, self.span)
 
     @property
     def step_bytes(self) -> int:

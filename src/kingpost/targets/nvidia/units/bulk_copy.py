@@ -13,6 +13,7 @@ import numpy as np
 
 from kingpost.emulate import ASYNC, Action, Block, Wait, Warp
 from kingpost.emulate.memory import IN_FLIGHT
+from kingpost.formats import canonical_nan
 from kingpost.program import TensorMap, swizzle
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
 
@@ -53,8 +54,9 @@ class BulkCopies:
 
         self._submit(warp, f"bulk load into {self.block.shared.describe(destination)}", perform)
 
-    def store(self, warp: Warp, map_address: int, origin: tuple[int, ...], source: int) -> None:
-        """Copy a box from `source` to the tensor at `origin` (elements, outermost first), in the open group."""
+    def store(self, warp: Warp, map_address: int, origin: tuple[int, ...], source: int, add: bool = False) -> None:
+        """Copy a box from `source` to the tensor at `origin` (elements, outermost first), in the open group; or add it,
+        float32, to what is there."""
         tensor, _ = self._map(warp, map_address, source)
         entry = _Store()
         self._thread(warp).open.append(entry)
@@ -67,7 +69,10 @@ class BulkCopies:
             def write(later: Action) -> None:
                 at, inside = _view_addresses(tensor, origin)
                 if inside.any():
-                    self.block.memory.write(at[inside], values[inside], later, ASYNC)
+                    stored = values[inside]
+                    if add:
+                        stored = _added(self.block.memory.read(at[inside], later), stored)
+                    self.block.memory.write(at[inside], stored, later, ASYNC)
                 entry.written = True
 
             self._submit(warp, name, write, shared=False)
@@ -104,6 +109,12 @@ class BulkCopies:
         if shared_address % 128:
             warp.fail("misaligned", f"bulk tensor copy at shared address {shared_address}; a multiple of 128 is wanted")
         return tensor, tensor.type.bytes
+
+
+def _added(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The sums of float32 numbers, given and returned as bytes."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return canonical_nan(x.view(np.float32) + y.view(np.float32)).view(np.uint8)
 
 
 def _box_addresses(tensor: TensorMap, base: int) -> np.ndarray:
