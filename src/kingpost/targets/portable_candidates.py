@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.util
 from dataclasses import dataclass
+from types import ModuleType
 
 from kingpost.formats import BF16, F32, FLOAT8, Format
 from kingpost.program import Launch, Target
@@ -27,13 +30,18 @@ class PortableCandidate:
         return float("inf")  # any kernel made for the chip is preferred
 
     def bind(self, operands: Operands) -> Launch:
-        if isinstance(self.problem, Problem):
-            file, options = "tile_product", {}
-        else:
-            file, options = self.problem.op, dict(self.problem.options)
-        kernel = importlib.import_module(f"kingpost.portable.{file}")
+        kernel = _kernel(self.problem.op)
+        options = {} if isinstance(self.problem, Problem) else dict(self.problem.options)
+        assert kernel is not None
         launch: Launch = kernel.launch(self.target, *operands.views.values(), **options)
         return launch
+
+
+@functools.cache
+def _kernel(op: str) -> ModuleType | None:
+    """The file of the kernel for an op; None if there is none."""
+    name = f"kingpost.portable.{'tile_product' if op in PRODUCTS else op}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
 def candidates(problem: AnyProblem, target: Target) -> list[PortableCandidate]:
@@ -44,7 +52,7 @@ def candidates(problem: AnyProblem, target: Target) -> list[PortableCandidate]:
         offered &= (problem.a_major, problem.b_major) == ("k", "k") and problem.out_format in (BF16, F32)
         offered &= not (problem.c or problem.alpha or problem.bias)
     else:
-        offered = True
+        offered = _kernel(problem.op) is not None
     offered &= all(format is target.float8 for format in _formats(problem) if format in FLOAT8)
     return [PortableCandidate(problem, target)] if offered else []
 
