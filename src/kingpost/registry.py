@@ -38,7 +38,8 @@ class Problem:
     "mm"            a [M, K], scale_a, b [N, K], scale_b, c, bias, d [M, N]
     "tile_product"  the same for as many rows and columns as a block of a device takes at once
     "batched_mm"    a [B, M, K], scale_a, b [B, N, K], scale_b, c, bias, d [B, M, N]: a product for each index of B
-    "summed_mm"     a [B, M, K], b [B, N, K], c, d [M, N]: the sum of the products
+    "summed_mm"     a [B, M, K], b [B, N, K], d [S, M, N]: sums of the products of consecutive indices of B, of
+                    ceil(B / min(B, 32)) in each but the last; S is how many that makes
     "grouped_mm"    b [G, N, K], scale_b, and the groups of rows, int32 on the device, as `by` says:
                     "rows"    a [M, K], scale_a, b, scale_b, rows [M], c, bias, d [M, N]: each row's group, or -1
                     "ends"    the same with ends [G]: group g's rows are ends[g - 1] to ends[g]
@@ -108,7 +109,7 @@ class Elementwise:
     "masked_silu_mul_cast"  x [G, M, 2K], counts [G], data [G, M, K], scales [G, M, ceil(K/128)]: the same, of the
                        first counts[g] rows of each g
     "relayout"         source, destination: float32 [M, B], equal but for their strides
-    "transpose"        source [R, C], destination [C, R]: codes of 8 bits
+    "transpose"        source [R, C], destination [C, R]: uint8
     "dequantise"       data [M, K], scales [M, ceil(K/128)], d [M, K]
     "add_slices"       x [S, M, N], c [M, N] or left out, d [M, N]: c and the slices added in float32, slice 0 first
 
