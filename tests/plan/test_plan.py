@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 from kingpost import plan, registry
 from kingpost.arrays import view
-from kingpost.formats import E4M3, F32
+from kingpost.formats import BF16, E4M3, E5M2, F32
 from kingpost.plan.cache import CALLS_KEPT, Planned
 from kingpost.registry import Candidate, Elementwise, HostMemory, Operands, Problem
 
@@ -63,6 +63,14 @@ def test_the_least_time_wins_for_every_number_of_rows() -> None:
     assert chosen.candidate(256).name == chosen.candidate(10**6).name == "large"
 
 
+def test_rows_that_share_a_choice() -> None:
+    device = Recorder([Timed("one", 0, 1)])
+    chosen = plan.Plan(PROBLEM, device)
+    for rows in (0, 1, 3, 4, 33, 64, 65, 10**6):
+        chosen.candidate(rows)
+    assert sorted(chosen.chosen) == [1, 4, 64, 128, 16384]
+
+
 def test_nothing_offered_is_unsupported() -> None:
     with pytest.raises(plan.Unsupported, match="recorder has no kernel for vector_add of x float32, y float32"):
         plan.Plan(PROBLEM, Recorder([]))
@@ -82,6 +90,57 @@ def test_what_is_offered_instead(device: str, scalings: tuple[str, str], wanted:
     assert str(info.value).endswith(f"n = 8, k = 16; wanted {wanted}")
     with pytest.raises(plan.Unsupported, match=r"k = 16; it offers no mm$"):
         plan.Plan(problem, Recorder([]))
+
+
+@dataclass(eq=False)
+class Picky(Recorder):
+    """A device that takes the problems of which `takes` is true."""
+
+    takes: Callable[[Problem], bool] = lambda problem: True
+
+    def candidates(self, problem: Any) -> Sequence[Candidate]:
+        return self.offered if self.takes(problem) else []
+
+
+PLAIN = Problem("mm", 8, 16, E4M3, E4M3, "1x128", "128x128", F32)
+
+
+@pytest.mark.parametrize(
+    "takes, wanted",
+    [
+        (lambda p: not p.c, "no c"),
+        (lambda p: not p.c and p.bias is None and p.out_format is not F32,
+         "no c and no bias and a result in bfloat16 or no c and no bias and a result in float16"),
+        (lambda p: p.b_major == "k", "b with K contiguous"),
+        (lambda p: p.a_format is BF16 and not p.c, "bfloat16"),
+        (lambda p: p.a_format is E5M2 and not (p.c or p.bias or p.alpha) and p.a_scaling == "row" == p.b_scaling,
+         "e5m2 'row' by e4m3 'row'"),
+        (lambda p: p.a_scaling == p.b_scaling and not p.bias and p.b_major == "k",
+         "e4m3 '1x128' by e4m3 '1x128' or e4m3 '128x128' by e4m3 '128x128'"),
+    ],
+)  # fmt: skip
+def test_the_fewest_changes_that_help(takes: Callable[[Problem], bool], wanted: str) -> None:
+    asked = replace(PLAIN, c=True, in_place=True, bias=F32, alpha=True, b_major="mn")
+    with pytest.raises(plan.Unsupported) as info:
+        plan.Plan(asked, Picky([Timed("one", 0, 0)], takes=takes))
+    assert str(info.value).endswith(f"added, times alpha; wanted {wanted}")
+
+
+def test_the_ascending_order_serves_where_there_is_no_other() -> None:
+    asked = replace(PLAIN, order="fast")
+    device = Picky([Timed("ascending", 0, 0)], takes=lambda problem: problem.order == "ascending")
+    assert plan.Plan(asked, device).candidate(1).name == "ascending"
+    assert plan.Plan(asked, Recorder([Timed("fast", 0, 0)])).candidate(1).name == "fast"
+
+
+def test_the_latest_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kingpost.plan.cache.PLANS_KEPT", 2)
+    plan.forget()
+    device = Recorder([Timed("one", 0, 0)])
+    first, second, third = (plan.planned(replace(PLAIN, k=k), device) for k in (16, 32, 48))
+    assert plan.planned(replace(PLAIN, k=32), device) is second
+    assert plan.planned(replace(PLAIN, k=48), device) is third
+    assert plan.planned(PLAIN, device) is not first
 
 
 def test_calls_are_kept_by_pointers_shapes_and_strides() -> None:

@@ -260,6 +260,12 @@ def check_range(name: str, values: np.ndarray | None, least: int, most: int, wha
         raise ValueError(f"{name}[{place}] is {values[place]}; {least} to {most}, {what}, is wanted")
 
 
+def check_whole(x: Factor) -> None:
+    """The scales of a factor belong to blocks of all of K, not to those of groups."""
+    if x.scales is not None and x.given.ends is not None:
+        raise ValueError(f"{x.name} has ends, where its blocks of scales start anew; kingpost.grouped_mm_k is wanted")
+
+
 def check_blocks(x: Factor, ends: View, values: np.ndarray | None) -> None:
     """The scales of a factor start a new block with each group of K. Raises ValueError if they do not, or may not."""
     if x.scales is None:

@@ -35,6 +35,9 @@ class Product:
         check.check_pair(left, right, self.sizes)
         check.arrange(left, signature.a, a_order)
         check.arrange(right, signature.b, b_order)
+        if signature.op != "grouped_mm_k":
+            check.check_whole(left)
+            check.check_whole(right)
         self.device = registry.find(left.data.device if device is None else device)
         self.given_stream = stream
         self.stream = self.device.stream(stream, not isinstance(left.array, np.ndarray))
@@ -113,7 +116,7 @@ class Product:
             format,
             order,
             self.signature.by,
-            self.sizes.get("G", 1),
+            max(1, self.sizes.get("G", 1)),
             a.major,
             b.major,
             "c" in more,
@@ -133,8 +136,8 @@ class Product:
             return arrays.empty(shape, format, like=self.a.array)
 
     def _readable(self, x: Factor) -> Factor:
-        """x as kernels read it: with K contiguous, if its codes have 8 bits, and something of K."""
-        if not x.data.shape[-1]:
+        """x as kernels read it: with K contiguous, if its codes have 8 bits, and something to multiply."""
+        if 0 in x.data.shape:
             return self._zeros(x)
         return self._k_major(x) if x.major == "mn" and x.scales is not None else x
 
@@ -148,7 +151,7 @@ class Product:
         return replace(x, data=codes, major="k")
 
     def _zeros(self, x: Factor) -> Factor:
-        """For a factor without anything of K, one whose products are zeros."""
+        """For a factor with nothing to multiply, one whose products are zeros."""
         shape = (*[max(size, 1) for size in x.data.shape[:-1]], GRID)
         scales = None
         if x.scaling is not None:
@@ -198,7 +201,7 @@ class Product:
                 continue
             low, length = x.extent()
             if low < start + size and start < low + length:
-                if name == "c" and (x.pointer, x.strides) == (self.d.pointer, self.d.strides):
+                if name == "c" and _same(x, self.d):
                     continue
                 label = f"{name}.data" if name in ("a", "b") and self.a.scales is not None else name
                 raise ValueError(f"out shares memory with {label}; memory of its own is wanted")

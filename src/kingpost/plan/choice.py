@@ -13,6 +13,11 @@ from kingpost.scaling import SCALINGS
 
 MOST_ROWS = 16384  # told apart
 OUT_FORMATS = (BF16, F16, F32)
+PLAIN: dict[str, dict[str, Any]] = {  # what may be done to a total, and the fields of a problem that does not
+    "c": {"c": False, "in_place": False},
+    "bias": {"bias": None},
+    "alpha": {"alpha": False},
+}
 
 
 class Unsupported(ValueError):
@@ -72,8 +77,7 @@ _Other = tuple[int, str, Problem]  # how many changes away, these in words, and 
 
 def _plainer(problem: Problem) -> Iterator[_Other]:
     """The same factors with less done to them, fewest changes first."""
-    plain: tuple[tuple[str, Any], ...] = (("c", False), ("bias", None), ("alpha", False))
-    changes = [(f"no {name}", {name: value}) for name, value in plain if getattr(problem, name)]
+    changes = [(f"no {name}", fields) for name, fields in PLAIN.items() if getattr(problem, name)]
     changes += [(f"a result in {out}", {"out_format": out}) for out in OUT_FORMATS if out is not problem.out_format]
     changes += [(f"{x} with K contiguous", {f"{x}_major": "k"}) for x in "ab" if getattr(problem, f"{x}_major") != "k"]
     for count in range(1, len(changes) + 1):
@@ -88,7 +92,7 @@ def _of_other_factors(problem: Problem) -> Iterator[_Other]:
     factors += product(FLOAT8, FLOAT8, SCALINGS, SCALINGS)
     given = (problem.a_format, problem.b_format, problem.a_scaling, problem.b_scaling)
     by_changes = sorted((sum(x != y for x, y in zip(factor, given)), i) for i, factor in enumerate(factors))
-    plain = replace(problem, a_major="k", b_major="k", c=False, bias=None, alpha=False)
+    plain = replace(problem, a_major="k", b_major="k", c=False, in_place=False, bias=None, alpha=False)
     for (changes, i), out in product(by_changes, (problem.out_format, BF16, F32)):
         a, b, a_scaling, b_scaling = factors[i]
         other = replace(plain, a_format=a, b_format=b, a_scaling=a_scaling, b_scaling=b_scaling, out_format=out)
