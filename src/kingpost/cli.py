@@ -223,6 +223,24 @@ def conformance(
         raise typer.Exit(1)
 
 
+@app.command()
+def products(
+    devices: Annotated[list[str] | None, typer.Argument(help="Default: every device of this machine.")] = None,
+) -> None:
+    """Which products each device offers, of which formats and scalings.
+
+    "any": operands with either dimension contiguous. "copied": K contiguous, others are copied first. "K": K
+    contiguous only.
+    """
+    from kingpost import offers, registry
+
+    chosen = [registry.find(name) for name in devices] if devices else registry.devices()
+    table = Table("product", "of", *(device.name for device in chosen), box=box.SIMPLE)
+    for call, kind, cells in offers.rows(chosen):
+        table.add_row(Text(call), Text(kind), *cells)
+    out.print(table)
+
+
 @cache_app.command()
 def path() -> None:
     """Print the folder."""

@@ -55,6 +55,20 @@ def relayout(source: np.ndarray, destination: np.ndarray) -> None:
     destination.view(np.uint32)[...] = source.view(np.uint32)
 
 
+def transpose(source: np.ndarray, destination: np.ndarray) -> None:
+    """destination [C, R] = source [R, C], transposed."""
+    destination[...] = source.T
+
+
+def add_slices(x: np.ndarray, *more: np.ndarray) -> None:
+    """The last argument, [M, N], = c, if it is given before it, + x[0] + x[1] + ...: x [S, M, N], float32."""
+    *c, d = more
+    total = _float32(c[0]) if c else x[0]
+    for each in x if c else x[1:]:
+        total = total + each
+    d[...] = formats.converted(formats.canonical_nan(total), formats.of(d.dtype))
+
+
 def dequantise(data: np.ndarray, scales: np.ndarray, d: np.ndarray) -> None:
     """d [M, K] = data times the scale of its block, rounded to float32; bfloat16 by way of float32."""
     with np.errstate(over="ignore", invalid="ignore"):

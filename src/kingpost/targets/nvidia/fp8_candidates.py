@@ -169,6 +169,8 @@ def candidates(problem: Problem, chip: Chip) -> list[Fp8Candidate]:
     a, b = problem.a_scaling, problem.b_scaling
     if not (a in A_SCALINGS and b in B_SCALINGS) and not a == b == STEPPED:
         return []
+    if problem.op == "grouped_mm_k" and not a == b == "1x128":
+        return []
     scales = scales_of(problem)
     found = []
     for timed in BY_STEP if scales.steps else BY_COLUMN if scales.by_column else (*FEW_ROWS, *BY_BLOCK):
