@@ -236,7 +236,8 @@ def grouped_k(format: str, groups: int, m: int, n: int, expected: int) -> Case:
         d = new.normal(groups, m, n, dtype=F32)
         our_ends, their_sizes = new.integers(ends), new.integers(sizes)
         if format == "fp8":
-            a, b = new.scaled(m, k, scaling="1x128"), new.scaled(n, k, scaling="1x128")
+            plain = (new.scaled(rows, k, scaling="1x128") for rows in (m, n))
+            a, b = (kp.ScaledTensor(t.data, t.scales, "1x128", our_ends) for t in plain)
             flat = [
                 (torch.cat([t.data[:, end - size : end].flatten() for size, end in zip(sizes, ends)]), t.scales)
                 for t in (a, b)
