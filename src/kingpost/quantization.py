@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kingpost import formats
 from kingpost.arrays import library_of
-from kingpost.formats import E4M3, FLOAT8, Format
-from kingpost.scaling import ScaledTensor, Scaling, check_format, check_scaled, named
+from kingpost.formats import E4M3, FLOAT8, UE8M0, Format
+from kingpost.scaling import ScaledTensor, Scaling, check_format, check_scaled, decoded, named
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How a block's scale and codes come from its numbers; see `quantize`."""
+
+    eps: np.float32
+    power_of_two: bool = False
+    reciprocal_maximum: bool = False
+    reciprocal_scale: bool = False
 
 
 def quantize(
-    x: Any, scaling: str | Scaling, *, format: Any = E4M3, eps: float = 1e-10, power_of_two: bool = False
+    x: Any,
+    scaling: str | Scaling,
+    *,
+    format: Any = E4M3,
+    eps: float = 1e-10,
+    power_of_two: bool = False,
+    reciprocal_maximum: bool = False,
+    reciprocal_scale: bool = False,
 ) -> ScaledTensor:
     """`x` with one scale per block, chosen so that the block's largest magnitude becomes the format's largest value.
 
@@ -24,21 +42,24 @@ def quantize(
         scale = max(amax, eps) / format.maximum              (1 if that is 0, which needs eps=0)
         data  = cast(x / scale, format), saturating
 
-    Both are divisions: multiplying by a rounded reciprocal differs in the last bit of some scales. eps is the floor of
-    amax, which decides what near-zero blocks become; frameworks use 1e-4, 1e-6, 1e-10 (here), 1e-12 and 0.
-    power_of_two: the scale is rounded up to the next power of two, at least 2^-126, so that nothing saturates.
+    eps is the floor of amax, which decides what near-zero blocks become; frameworks use 1e-4, 1e-6, 1e-10 (here), 1e-12
+    and 0. power_of_two: the scale is rounded up to the next power of two, at least 2^-126, so that nothing saturates;
+    always so for "1x32:ue8m0".
+    Both are divisions. Frameworks multiply by a rounded reciprocal instead, which differs in the last bit of some:
+    reciprocal_maximum: scale = max(amax, eps) * rn(1 / format.maximum), as vLLM has it (eps 1e-10).
+    reciprocal_scale: data = cast(x * rn(1 / scale)), as DeepGEMM's casts have it (eps 1e-4).
     Raises ValueError naming x if it holds NaN or infinity; data on a GPU are not read back to find out.
     """
     scaling, target = named(scaling), formats.named(format)
     if target not in FLOAT8:
         raise ValueError(f"format is {target}; wanted one of {', '.join(map(str, FLOAT8))}")
-    floor = amax_floor(eps)
+    rounding = Rounding(amax_floor(eps), scaling.format is UE8M0 or power_of_two, reciprocal_maximum, reciprocal_scale)
     library = library_of(x, "x")
     check_format(x, "x is", (formats.F32, formats.BF16, formats.F16))
     if len(x.shape) not in (2, 3):
         raise ValueError(f"x has shape {tuple(x.shape)}; wanted [rows, columns] or [batch, rows, columns]")
     kernel = _quantize_numpy if library == "numpy" else _quantize_torch
-    data, scales = kernel(x, scaling, target, floor, power_of_two)
+    data, scales = kernel(x, scaling, target, rounding)
     return ScaledTensor(data, scales, scaling)
 
 
@@ -50,7 +71,7 @@ def amax_floor(eps: Any) -> np.float32:
 
 
 def _quantize_numpy(
-    x: np.ndarray, scaling: Scaling, format: Format, eps: np.float32, power_of_two: bool
+    x: np.ndarray, scaling: Scaling, format: Format, rounding: Rounding
 ) -> tuple[np.ndarray, np.ndarray]:
     x = np.ascontiguousarray(x, dtype=np.float32)
     padding, blocked = _blocks(x.shape, scaling)
@@ -58,17 +79,21 @@ def _quantize_numpy(
     amax = np.abs(padded).reshape(blocked).max(axis=(-3, -1), initial=0)
     if not np.isfinite(amax).all():
         raise ValueError("x holds NaN or infinity; wanted finite numbers")
-    scales = np.maximum(amax, eps) / np.float32(format.maximum)
+    floored, maximum = np.maximum(amax, rounding.eps), np.float32(format.maximum)
+    scales = floored * (1 / maximum) if rounding.reciprocal_maximum else floored / maximum
     scales[scales == 0] = 1
-    if power_of_two:
+    if rounding.power_of_two:
         bits = scales.view(np.int32)
         exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0)
         scales = (np.clip(exponent, 1, 254) << 23).astype(np.int32).view(np.float32)
-    with np.errstate(over="ignore", under="ignore"):
-        return formats.cast(x / scaling.expand(scales, x.shape), format), scales
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        inverse = 1 / scales if rounding.reciprocal_scale else None
+        expand = scaling.expand(scales if inverse is None else inverse, x.shape)
+        codes = formats.cast(x / expand if inverse is None else x * expand, format)
+    return codes, formats.cast(scales, scaling.format)
 
 
-def _quantize_torch(x: Any, scaling: Scaling, format: Format, eps: np.float32, power_of_two: bool) -> tuple[Any, Any]:
+def _quantize_torch(x: Any, scaling: Scaling, format: Format, rounding: Rounding) -> tuple[Any, Any]:
     import torch
 
     assert format.maximum is not None
@@ -85,14 +110,19 @@ def _quantize_torch(x: Any, scaling: Scaling, format: Format, eps: np.float32, p
     if x.device.type == "cpu" and not bool(torch.isfinite(amax).all()):
         raise ValueError("x holds NaN or infinity; wanted finite numbers")
     # a tensor, since dividing by a number is multiplying by its reciprocal on a GPU
-    scales = amax.clamp(min=float(eps)) / amax.new_full((), format.maximum)
+    floored, maximum = amax.clamp(min=float(rounding.eps)), amax.new_full((), format.maximum)
+    scales = floored * (1 / maximum) if rounding.reciprocal_maximum else floored / maximum
     scales = torch.where(scales == 0, torch.ones_like(scales), scales)
-    if power_of_two:
+    if rounding.power_of_two:
         bits = scales.view(torch.int32)
         exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0).to(torch.int32)
         scales = (exponent.clamp(1, 254) << 23).view(torch.float32)
-    quotient = x / scaling.expand(scales, tuple(x.shape))
-    return quotient.clamp(-format.maximum, format.maximum).to(getattr(torch, format.dtype.name)), scales
+    if rounding.reciprocal_scale:
+        quotient = x * scaling.expand(torch.ones_like(scales) / scales, tuple(x.shape))
+    else:
+        quotient = x / scaling.expand(scales, tuple(x.shape))
+    codes = quotient.clamp(-format.maximum, format.maximum).to(getattr(torch, format.dtype.name))
+    return codes, scales.to(getattr(torch, scaling.format.dtype.name))
 
 
 def _blocks(shape: tuple[int, ...], scaling: Scaling) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
@@ -113,7 +143,8 @@ def validate(t: ScaledTensor) -> None:
     """Raises ValueError, with the first place, if `t` holds a scale that is not finite and positive, or a code that is
     NaN or infinite. Data on a GPU are examined there and one verdict is read back, so this waits for them."""
     check_scaled(t, "t")
-    for name, values, wanted in (("scales", t.scales, "finite and positive"), ("data", _float32(t.data), "finite")):
+    scales, data = decoded(t.scales), _float32(t.data)
+    for name, values, wanted in (("scales", scales, "finite and positive"), ("data", data, "finite")):
         good = abs(values) < float("inf")
         if name == "scales":
             good &= values > 0
