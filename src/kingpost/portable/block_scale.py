@@ -17,23 +17,37 @@ class Rounding:
     """How blocks are scaled, apart from `eps`, the floor of their largest magnitude, which is a parameter.
 
     power_of_two: scales are rounded up to powers of two. small: eps allows scales below `SMALLEST`, zero included.
+    reciprocal_maximum, reciprocal_scale: as for `kingpost.quantize`.
     """
 
     power_of_two: bool
     small: bool
+    reciprocal_maximum: bool = False
+    reciprocal_scale: bool = False
 
     @staticmethod
-    def of(eps: float, power_of_two: bool, format: Format) -> Rounding:
+    def of(
+        format: Format,
+        eps: float = 1e-10,
+        power_of_two: bool = False,
+        reciprocal_maximum: bool = False,
+        reciprocal_scale: bool = False,
+    ) -> Rounding:
         assert format.maximum is not None
         if not 0 <= eps < float("inf"):
             raise ValueError(f"eps is {eps}; a finite number of at least 0 is wanted")
-        return Rounding(bool(power_of_two), bool(np.float32(eps) < SMALLEST * format.maximum))
+        small = bool(np.float32(eps) < SMALLEST * format.maximum)
+        return Rounding(bool(power_of_two), small, bool(reciprocal_maximum), bool(reciprocal_scale))
 
 
 def scale_of(k: Builder, largest: Register, eps: Register, rounding: Rounding) -> Register:
     """The scale of a block: max(largest magnitude, eps) over the largest number that the target's e4m3 holds."""
     assert k.target.float8.maximum is not None
-    scale: Register = k.emit_portable("div", k.maximum(largest, eps), k.target.float8.maximum)
+    floored, maximum = k.maximum(largest, eps), k.target.float8.maximum
+    if rounding.reciprocal_maximum:
+        scale: Register = floored * float(1 / np.float32(maximum))
+    else:
+        scale = k.emit_portable("div", floored, maximum)
     if rounding.small:
         scale = k.select(scale == 0.0, 1.0, scale)
     if rounding.power_of_two:
@@ -52,12 +66,17 @@ class Divisor:
 
     def __init__(self, k: Builder, scale: Register, rounding: Rounding) -> None:
         self.k, self.scale, self.rounding = k, scale, rounding
-        if not rounding.small:
+        if rounding.reciprocal_scale:
+            self.inverse = k.emit_portable("div", 1.0, scale)
+        elif not rounding.small:
             self.inverse = k.emit_portable("div", 1.0, scale)
             self.minus_inverse = k.emit_portable("neg", self.inverse)
 
     def divide(self, values: Registers) -> Registers:
         k, rounding = self.k, self.rounding
+        if rounding.reciprocal_scale:
+            multiplied: Registers = values * self.inverse
+            return multiplied
         if rounding.small:
             exact: Registers = k.emit_portable("div", values, self.scale)
             return exact

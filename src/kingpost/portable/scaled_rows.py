@@ -33,47 +33,68 @@ class ScaledRows:
     rounding: Rounding
 
     @staticmethod
-    def of(target: Target, source: View, data: View, scales: View, eps: float, power_of_two: bool) -> ScaledRows:
-        """The choice for these arrays; raises if they are not what is wanted. data [M, K], scales [M, ceil(K/128)]."""
-        (rows, _), columns = source.shape, data.shape[-1]
-        check_rows("data", data, [target.float8], (rows, None))
-        check("scales", scales, [F32], (rows, -(-columns // BLOCK)))
+    def of(target: Target, source: View, data: View, scales: View, **rounding: Any) -> ScaledRows:
+        """The choice for these arrays; raises if they are not what is wanted. data [..., M, K], scales [..., M,
+        ceil(K/128)]. rounding: the options of `Rounding.of`."""
+        rows, columns = source.shape[:-1], data.shape[-1]
+        check_rows("data", data, [target.float8], (*rows, None))
+        check("scales", scales, [F32], (*rows, -(-columns // BLOCK)))
         spans = max(1, -(-columns // (target.lanes // LANES * BLOCK)))
         warps = -(-spans // -(-spans // MOST_WARPS))  # as many as share a row's spans evenly
         whole = columns % WIDTH == 0 and aligned(source, 16) and aligned(data, 8)
-        return ScaledRows(warps, whole, Rounding.of(eps, power_of_two, target.float8))
+        return ScaledRows(warps, whole, Rounding.of(target.float8, **rounding))
 
     @staticmethod
-    def arguments(data: View, scales: View, eps: float) -> dict[str, Any]:
-        strides = {"data_stride": stride(data, 0), "row_stride": stride(scales, 0), "block_stride": stride(scales, 1)}
-        return {"data": data, "scales": scales, "eps": eps, "columns": data.shape[1], **strides}
+    def arguments(data: View, scales: View, eps: float = 1e-10, **rounding: Any) -> dict[str, Any]:
+        strides = {"data_stride": stride(data, -2), "row_stride": stride(scales, -2)}
+        strides["block_stride"] = stride(scales, -1)
+        return {"data": data, "scales": scales, "eps": eps, "columns": data.shape[-1], **strides}
 
-    def write(self, k: Builder, read: Callable[[list[Register], Register], list[Registers]]) -> None:
-        """Write row `k.block`. read(places, columns): float32 [8] for each place, the row's elements from there on."""
-        k.warps(self.warps)
-        data, scales, eps = k.parameter("data", u64), k.parameter("scales", u64), k.parameter("eps", f32)
-        columns, data_stride = k.parameter("columns"), k.parameter("data_stride")
-        row_stride, block_stride = k.parameter("row_stride"), k.parameter("block_stride")
-        codes_row = row_address(k, data, k.block, data_stride)
-        scales_row = row_address(k, scales, k.block, row_stride)
+    def over(self, k: Builder) -> RowWriter:
+        """Declare its parameters, and how many warps a block has."""
+        return RowWriter(k, self)
+
+
+class RowWriter:
+    """Writes rows of data and of scales."""
+
+    def __init__(self, k: Builder, rows: ScaledRows) -> None:
+        k.warps(rows.warps)
+        self.k, self.rows = k, rows
+        self.data, self.scales, self.eps = k.parameter("data", u64), k.parameter("scales", u64), k.parameter("eps", f32)
+        self.columns, self.data_stride = k.parameter("columns"), k.parameter("data_stride")
+        self.row_stride, self.block_stride = k.parameter("row_stride"), k.parameter("block_stride")
+
+    def write(
+        self,
+        row: Register,
+        read: Callable[[list[Register], Register], list[Registers]],
+        planes: tuple[Register, Register] | None = None,
+    ) -> None:
+        """Write a row. read(places, columns): float32 [8] for each place, the row's elements from there on. planes: the
+        addresses (u64) of the plane's data and scales, if not the first."""
+        k, columns = self.k, self.columns
+        data, scales = planes or (self.data, self.scales)
+        codes_row = row_address(k, data, row, self.data_stride)
+        scales_row = row_address(k, scales, row, self.row_stride)
         span, lane = k.lanes // LANES * BLOCK, k.lane % LANES
 
-        with k.loop(columns, start=k.warp * span, step=self.warps * span) as start:
+        with k.loop(columns, start=k.warp * span, step=self.rows.warps * span) as start:
             block_start = start + k.lane // LANES * BLOCK
             places = [block_start + lane * WIDTH + chunk * LANES * WIDTH for chunk in range(CHUNKS)]
             chunks = read(places, columns)
-            low, high = (k.select(p < columns, _largest(k, values), 0.0) for p, values in zip(places, chunks))
-            scale = scale_of(k, k.reduce("max", k.maximum(low, high), LANES), eps, self.rounding)
-            divisor = Divisor(k, scale, self.rounding)
+            low, high = (k.select(p < columns, largest(k, values), 0.0) for p, values in zip(places, chunks))
+            scale = scale_of(k, k.reduce("max", k.maximum(low, high), LANES), self.eps, self.rows.rounding)
+            divisor = Divisor(k, scale, self.rows.rounding)
             for place, values in zip(places, chunks):
                 quotient = divisor.divide(values)
                 codes = k.pack_float8(*(quotient[[i, i + 4]] for i in range(4)))
-                write_codes(k, codes_row, place, columns, codes, self.whole)
+                write_codes(k, codes_row, place, columns, codes, self.rows.whole)
             with k.mask((lane == 0) & (block_start < columns)):
-                k.store(row_address(k, scales_row, block_start // BLOCK, block_stride), scale)
+                k.store(row_address(k, scales_row, block_start // BLOCK, self.block_stride), scale)
 
 
-def _largest(k: Builder, values: Registers) -> Register:
+def largest(k: Builder, values: Registers) -> Register:
     """The largest magnitude of 2^n values, NaN left out."""
     magnitudes = k.emit_portable("abs", values)
     while len(magnitudes) > 1:

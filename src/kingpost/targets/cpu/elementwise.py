@@ -5,14 +5,16 @@ Arrays are as `kingpost.registry.Elementwise` lists them; any strides.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from kingpost import formats, quantization, scaling
+from kingpost import formats, quantization
 from kingpost.formats import F32
 from kingpost.portable.exponential import OnArrays, silu
-from kingpost.scaling import BLOCK
+from kingpost.scaling import BLOCK, named
 
-BY_ROW = scaling.named("1x128")
+BY_ROW = named("1x128")
 
 
 def vector_add(x: np.ndarray, y: np.ndarray, d: np.ndarray) -> None:
@@ -20,34 +22,48 @@ def vector_add(x: np.ndarray, y: np.ndarray, d: np.ndarray) -> None:
     np.add(x, y, out=d)
 
 
-def cast(
-    x: np.ndarray, data: np.ndarray, scales: np.ndarray, *, eps: float = 1e-10, power_of_two: bool = False
-) -> None:
-    """x [M, K] to data, e4m3 or e4m3fnuz, and scales [M, ceil(K/128)], as `kingpost.quantize` does where x is finite.
+def cast(x: np.ndarray, data: np.ndarray, scales: np.ndarray, *, scaling: str = "1x128", **rounding: Any) -> None:
+    """x [M, K] to data, e4m3 or e4m3fnuz, and scales, as `kingpost.quantize` does where x is finite.
 
     A NaN becomes a NaN code, and the others of its block are scaled without it. An infinity makes the scale of its
-    block infinite, 2^127 with power_of_two.
+    block infinite, 2^127 with power_of_two. rounding: eps, power_of_two, reciprocal_maximum, reciprocal_scale.
     """
-    x, format = _float32(x), formats.of(data.dtype)
+    x, format, kind = _float32(x), formats.of(data.dtype), named(scaling)
     finite = np.where(np.isfinite(x), x, np.float32(0))
-    quantized = quantization.quantize(finite, BY_ROW, format=format, eps=eps, power_of_two=power_of_two)
+    quantized = quantization.quantize(finite, kind, format=format, **rounding)
     data[...], scales[...] = quantized.data, quantized.scales
-    infinite = np.add.reduceat(np.isinf(x), np.arange(0, x.shape[1], BLOCK), axis=1) > 0
-    if infinite.any():
-        inside = BY_ROW.expand(infinite, x.shape)
+    if np.isinf(x).any():
+        infinite = quantization.quantize(np.isinf(x).astype(np.float32), kind, format=format, eps=0.0).scales != 1
+        inside, power_of_two = kind.expand(infinite, x.shape), rounding.get("power_of_two", False)
         scales[infinite] = 2.0**127 if power_of_two else np.inf
         data[inside] = formats.cast(x[inside] / np.float32(2.0**127), format) if power_of_two else np.float32(np.nan)
     data[np.isnan(x)] = np.float32(np.nan)
 
 
-def silu_mul_cast(
-    x: np.ndarray, data: np.ndarray, scales: np.ndarray, *, eps: float = 1e-10, power_of_two: bool = False
-) -> None:
+def transposed_cast(x: np.ndarray, *more: np.ndarray, **rounding: Any) -> None:
+    """x [K, M] to data [M, K] and scales [M, blocks], the last two arguments; ends, if given before them, cut K."""
+    *given, data, scales = more
+    begin = blocks = 0
+    for end in given[0].tolist() if given else [len(x)]:
+        size = -(-(end - begin) // BLOCK)
+        cast(x[begin:end].T, data[:, begin:end], scales[:, blocks : blocks + size], **rounding)
+        begin, blocks = end, blocks + size
+
+
+def silu_mul_cast(x: np.ndarray, data: np.ndarray, scales: np.ndarray, **rounding: Any) -> None:
     """The cast of silu(gate) * up: x [M, 2 K] holds gate | up."""
     gate, up = np.split(_float32(x), 2, axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         product = silu(OnArrays(), gate) * up
-    cast(product, data, scales, eps=eps, power_of_two=power_of_two)
+    cast(product, data, scales, **rounding)
+
+
+def masked_silu_mul_cast(
+    x: np.ndarray, counts: np.ndarray, data: np.ndarray, scales: np.ndarray, **rounding: Any
+) -> None:
+    """The same of the first counts[g] rows of each x[g]."""
+    for group, count in enumerate(counts.tolist()):
+        silu_mul_cast(*(each[group, :count] for each in (x, data, scales)), **rounding)
 
 
 def relayout(source: np.ndarray, destination: np.ndarray) -> None:
