@@ -1,7 +1,7 @@
 """FP8 matrix products at the speed of the hardware, from Python; and for each, what holds it down."""
 
-from kingpost.ops import einsum, grouped_mm, grouped_mm_k, mm, relayout, silu_mul_quantize
-from kingpost.quantization import dequantize, quantize, validate
+from kingpost.ops import einsum, grouped_mm, grouped_mm_k, mm, quantize, relayout, silu_mul_quantize
+from kingpost.quantization import dequantize, validate
 from kingpost.registry import devices
 from kingpost.scaling import ScaledTensor
 

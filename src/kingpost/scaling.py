@@ -111,17 +111,18 @@ LAYOUTS: dict[str, int | None] = {"row-major": None, "column-major": 1, "deepgem
 
 
 def empty_scales(shape: tuple[int, ...], layout: str, like: Any) -> Any:
-    """New float32 scales [M, B], contents undefined, that lie as `layout` says, in the library and place of `like`.
+    """New float32 scales [..., M, B], contents undefined, lying as `layout` says, in the library and place of `like`.
 
     layout: "row-major"; "column-major", strides (1, M) elements; "deepgemm", strides (1, M rounded up to 4), which its
     tensor maps want. Raises ValueError, listing them, for another name.
     """
     if layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}; wanted one of {', '.join(LAYOUTS)}")
-    grid, (rows, columns) = LAYOUTS[layout], shape
+    grid, (*planes, rows, columns) = LAYOUTS[layout], shape
     if grid is None:
         return empty(shape, formats.F32, like)
-    return empty((columns, -(-rows // grid) * grid), formats.F32, like)[:, :rows].T
+    turned = empty((*planes, columns, -(-rows // grid) * grid), formats.F32, like)
+    return turned[..., :rows].swapaxes(-1, -2)
 
 
 class ScaledTensor:

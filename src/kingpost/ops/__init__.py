@@ -1,9 +1,10 @@
 """What users call."""
 
 from kingpost.ops.einsum import einsum
-from kingpost.ops.elementwise import add, cast, dequantize, relayout, silu_mul_quantize
+from kingpost.ops.elementwise import add, dequantize, relayout
 from kingpost.ops.grouped import grouped_mm, grouped_mm_k
 from kingpost.ops.mm import launch_mm, mm, tile_product
+from kingpost.ops.quantize import cast, quantize, silu_mul_quantize
 
 __all__ = [
     "add",
@@ -14,6 +15,7 @@ __all__ = [
     "grouped_mm_k",
     "launch_mm",
     "mm",
+    "quantize",
     "relayout",
     "silu_mul_quantize",
     "tile_product",

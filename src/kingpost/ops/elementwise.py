@@ -1,5 +1,6 @@
-"""What users call that is not a product: casts, sums, relayouts. Results are new, in the library of the first argument
-and where it is; `device` names where to compute (default: there), `stream` the CUDA stream, as for `kingpost.mm`."""
+"""What users call that is neither a product nor a cast: sums, relayouts. Results are new, in the library of the first
+argument and where it is; `device` names where to compute (default: there), `stream` the CUDA stream, as for
+`kingpost.mm`."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kingpost import arrays, formats, plan, quantization, registry, scaling
+from kingpost import arrays, formats, plan, registry, scaling
 from kingpost.arrays import View, view
 from kingpost.formats import BF16, E4M3, E4M3FNUZ, F32, Format
 from kingpost.registry import Device, Elementwise, Operands
@@ -23,70 +24,27 @@ def add(x: Any, y: Any, *, device: str | Device | None = None, stream: Any = Non
     """x + y, element by element, rounded once. x, y: float32 [N], contiguous."""
     first, second = view(x, "x"), view(y, "y")
     for name, each in (("x", first), ("y", second)):
-        _check_shape(name, each, "[N]", 1)
+        check_shape(name, each, "[N]", 1)
         if each.format is not F32:
             raise TypeError(f"{name} is {each.format.name}; float32 is wanted")
-        _check_rows(name, each)
+        check_rows(name, each)
     if second.shape != first.shape:
         raise ValueError(f"y has shape {list(second.shape)}; {list(first.shape)}, that of x, is wanted")
     with arrays.on_stream(x, stream):
         d = arrays.empty(first.shape, F32, like=x)
-    _run("vector_add", {"x": first, "y": second}, {"d": view(d)}, {}, device, stream)
+    run("vector_add", {"x": first, "y": second}, {"d": view(d)}, {}, device, stream)
     return d
-
-
-def cast(
-    x: Any,
-    *,
-    format: Any = E4M3,
-    eps: float = 1e-10,
-    power_of_two: bool = False,
-    layout: str = "row-major",
-    device: str | Device | None = None,
-    stream: Any = None,
-) -> ScaledTensor:
-    """`kingpost.quantize(x, "1x128")` on a device, to the bit. x: float32 or bfloat16 [M, K], rows contiguous.
-
-    format: e4m3, or e4m3fnuz where that is the device's. eps, power_of_two: as for quantize. layout: of the scales
-    [M, ceil(K/128)] in memory, "row-major", "column-major" or "deepgemm". Raises TypeError or ValueError naming the
-    argument, what it is and what is wanted.
-    """
-    source = view(x, "x")
-    _check_shape("x", source, "[M, K]", 2)
-    return _cast("cast", x, source, source.shape, format, eps, power_of_two, layout, device, stream)
-
-
-def silu_mul_quantize(
-    x: Any,
-    *,
-    format: Any = E4M3,
-    eps: float = 1e-10,
-    power_of_two: bool = False,
-    layout: str = "row-major",
-    device: str | Device | None = None,
-    stream: Any = None,
-) -> ScaledTensor:
-    """silu(gate) * up in float32, quantised "1x128", in one pass. x: float32 or bfloat16 [M, 2K], gate | up, rows
-    contiguous. The other arguments are those of `cast`; so is the result, [M, K].
-    """
-    source = view(x, "x")
-    _check_shape("x", source, "[M, 2K]", 2)
-    rows, columns = source.shape
-    if columns % 2:
-        raise ValueError(f"x has {columns} columns; an even number, gate and up side by side, is wanted")
-    shape = rows, columns // 2
-    return _cast("silu_mul_cast", x, source, shape, format, eps, power_of_two, layout, device, stream)
 
 
 def relayout(scales: Any, layout: str, *, device: str | Device | None = None, stream: Any = None) -> Any:
     """The same scales, float32 [M, B], in another named layout: "row-major", "column-major" or "deepgemm"."""
     source = view(scales, "scales")
-    _check_shape("scales", source, "[M, B]", 2)
+    check_shape("scales", source, "[M, B]", 2)
     if source.format is not F32:
         raise TypeError(f"scales are {source.format.name}; float32 is wanted")
     with arrays.on_stream(scales, stream):
         moved = scaling.empty_scales(source.shape, layout, like=scales)
-    _run("relayout", {"source": source}, {"destination": view(moved)}, {}, device, stream)
+    run("relayout", {"source": source}, {"destination": view(moved)}, {}, device, stream)
     return moved
 
 
@@ -97,48 +55,21 @@ def dequantize(t: ScaledTensor, *, out_dtype: Any = F32, device: str | Device | 
     """
     scaling.check_scaled(t, "t")
     data, scales = view(t.data, "t.data"), view(t.scales, "t.scales")
-    _check_shape("t", data, "[M, K]", 2)
+    check_shape("t", data, "[M, K]", 2)
     if t.scaling != BY_ROW:
         raise ValueError(f"t is scaled {str(t.scaling)!r}; {str(BY_ROW)!r} is wanted")
-    _check_codes("t", data.format)
-    _check_rows("t.data", data)
+    check_codes("t", data.format)
+    check_rows("t.data", data)
     format = formats.named(out_dtype)
     if format not in FLOATS:
-        raise ValueError(f"out_dtype is {format.name}; {_names(FLOATS)} is wanted")
+        raise ValueError(f"out_dtype is {format.name}; {names(FLOATS)} is wanted")
     with arrays.on_stream(t.data, stream):
         d = arrays.empty(data.shape, format, like=t.data)
-    _run("dequantise", {"data": data, "scales": scales}, {"d": view(d)}, {}, device, stream)
+    run("dequantise", {"data": data, "scales": scales}, {"d": view(d)}, {}, device, stream)
     return d
 
 
-def _cast(
-    op: str,
-    x: Any,
-    source: View,
-    shape: tuple[int, ...],
-    format: Any,
-    eps: float,
-    power_of_two: bool,
-    layout: str,
-    device: str | Device | None,
-    stream: Any,
-) -> ScaledTensor:
-    _check_float("x", source)
-    _check_rows("x", source)
-    codes = formats.named(format)
-    _check_codes("format", codes)
-    floor = quantization.amax_floor(eps)
-    if source.device == "cpu" and not np.isfinite(source.numpy()).all():
-        raise ValueError("x holds NaN or infinity; finite numbers are wanted")
-    with arrays.on_stream(x, stream):
-        data = arrays.empty(shape, codes, like=x)
-        scales = scaling.empty_scales(BY_ROW.scales_shape(shape), layout, like=x)
-    options = {"eps": float(floor), "power_of_two": bool(power_of_two)}
-    _run(op, {"x": source}, {"data": view(data), "scales": view(scales)}, options, device, stream)
-    return ScaledTensor(data, scales, BY_ROW)
-
-
-def _run(
+def run(
     op: str,
     given: dict[str, View],
     results: dict[str, View],
@@ -160,25 +91,25 @@ def _run(
     plan.run(Elementwise(op, described, tuple(options.items())), operands, chosen, handle)
 
 
-def _check_shape(name: str, array: View, wanted: str, dimensions: int) -> None:
+def check_shape(name: str, array: View, wanted: str, dimensions: int) -> None:
     if len(array.shape) != dimensions:
         raise ValueError(f"{name} has shape {list(array.shape)}; {wanted} is wanted")
 
 
-def _check_rows(name: str, array: View) -> None:
+def check_rows(name: str, array: View) -> None:
     if 0 not in array.shape and not array.adjacent(-1):
         raise ValueError(f"{name} has strides {array.strides} bytes; contiguous rows are wanted")
 
 
-def _check_float(name: str, array: View) -> None:
+def check_float(name: str, array: View) -> None:
     if array.format not in FLOATS:
-        raise TypeError(f"{name} is {array.format.name}; {_names(FLOATS)} is wanted")
+        raise TypeError(f"{name} is {array.format.name}; {names(FLOATS)} is wanted")
 
 
-def _check_codes(name: str, format: Format) -> None:
+def check_codes(name: str, format: Format) -> None:
     if format not in CODES:
-        raise ValueError(f"{name} is {format.name}; {_names(CODES)} is wanted")
+        raise ValueError(f"{name} is {format.name}; {names(CODES)} is wanted")
 
 
-def _names(choice: Iterable[Format]) -> str:
+def names(choice: Iterable[Format]) -> str:
     return " or ".join(format.name for format in choice)

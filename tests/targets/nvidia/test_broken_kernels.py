@@ -101,8 +101,8 @@ def test_never_leaving_a_slot() -> None:
     with pytest.raises(DeadlockError) as info:
         emulate.run(replace(whole, program=broken(whole.program)))
     message = str(info.value)
-    assert "load warp" in message and "mbarrier empty_slots[0] (phase parity 0)" in message
-    assert "math warp" in message and "mbarrier full_slots[0]" in message
+    assert "load warp" in message and "mbarrier empty[0] (phase parity 0)" in message
+    assert "math warp" in message and "mbarrier full[0]" in message
     assert "kingpost/targets/nvidia/parts/ring.py:" in message
 
 

@@ -136,7 +136,7 @@ class GroupedWork:
         self.groups, self.index = k.parameter("groups"), k.parameter(walk.name, u64)
         self.columns = k.ceil_div(self.n, columns)
         self.messages = k.shared("messages", (MESSAGES, WORDS), U32)
-        self.ring = Ring(k, MESSAGES, writers=1, readers=readers, name="message")
+        self.ring = Ring(k, MESSAGES, writers=1, readers=readers, of="_messages")
 
     def initialise(self) -> None:
         self.ring.initialise()

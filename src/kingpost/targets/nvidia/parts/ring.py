@@ -16,10 +16,10 @@ class Ring:
     that reads it has left it (`readers` warps).
     """
 
-    def __init__(self, k: Builder, stages: int, writers: int, readers: int, name: str = "slot") -> None:
+    def __init__(self, k: Builder, stages: int, writers: int, readers: int, of: str = "") -> None:
         self.k, self.stages, self.writers, self.readers = k, stages, writers, readers
-        self.full = k.shared_barriers(f"full_{name}s", stages)
-        self.empty = k.shared_barriers(f"empty_{name}s", stages)
+        self.full = k.shared_barriers(f"full{of}", stages)
+        self.empty = k.shared_barriers(f"empty{of}", stages)
 
     def initialise(self) -> None:
         """Initialise the barriers; one thread, once."""
