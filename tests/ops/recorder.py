@@ -25,12 +25,15 @@ class Recorder(HostMemory):
     orders: tuple[str, ...] = ("ascending",)
     name: str = "recorder"
     description: str = ""
+    keeps_calls: bool = False
+    prepared: int = 0
     asked: list[tuple[AnyProblem, Operands]] = field(default_factory=list)
 
     def candidates(self, problem: AnyProblem) -> Sequence[Recorded]:
         return [] if isinstance(problem, Problem) and problem.order not in self.orders else [Recorded(problem)]
 
     def prepare(self, launch: tuple[AnyProblem, Operands]) -> Callable[[int], None]:
+        self.prepared += 1
         return lambda stream: self.asked.append(launch)
 
     @property

@@ -254,3 +254,33 @@ def test_values_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINGPOST_CHECK", "1")
     with pytest.raises(ValueError, match=r"data at \(3, 5\) are nan"):
         kp.mm(a, b)
+
+
+def test_a_call_that_was_made_before_goes_straight_to_its_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Recorder(name="cpu", keeps_calls=True)
+    (a, b), out, c = operands(), np.empty((M, N), BF16), np.zeros((M, N), BF16)
+    for _ in range(3):
+        kp.mm(a, b, out=out, device=device)
+    assert len(device.asked) == 3 and device.prepared == 1
+    a.scales[0, 0] = np.nan  # not looked at again: on a device that keeps calls, data are not the host's
+    kp.mm(a, b, out=out, device=device)
+    for other in ({"c": c}, {"alpha": 2}, {"alpha": 3}, {"c": out}, {"order": "fast"}):
+        a.scales[0, 0] = 1
+        kp.mm(a, b, out=out, device=device, **other)
+    assert device.prepared == 6
+    whole = kp.ScaledTensor(a.data, a.scales[:, :1].copy(), "row")
+    kp.mm(whole, b, out=out, device=device)
+    assert device.prepared == 7 and device.last[0].a_scaling == "row"
+    monkeypatch.setenv("KINGPOST_CHECK", "1")
+    a.scales[0, 0] = np.nan
+    with pytest.raises(ValueError, match=r"a\.scales holds NaN"):
+        kp.mm(a, b, out=out, device=device)
+
+
+def test_copied_codes_are_copied_each_time() -> None:
+    device = Recorder(name="cpu", keeps_calls=True)
+    a, b = stored(scaled(48, 144), 1, 0), scaled(24, 144, scaling="128x128").T
+    out = np.empty((48, 24), BF16)
+    for _ in range(3):
+        kp.mm(a, b, out=out, device=device)
+    assert [problem.op for problem, _ in device.asked] == ["transpose", "mm"] * 3

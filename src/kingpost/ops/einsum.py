@@ -52,10 +52,10 @@ def einsum(
         raise ValueError(f"expression is {expression!r}; one of {', '.join(map(repr, SIGNATURES))} is wanted")
     if signature.op == "summed_mm":
         return _sum(signature, a, b, c, alpha, out, out_dtype, order, device, stream)
-    product = Product(signature, a, b, device, stream)
+    product = Product(signature, a, b, order, device, stream)
     product.write(out, out_dtype, c)
     product.add(c, alpha)
-    return product.run(order, product.sizes["M"])
+    return product.run(product.sizes["M"])
 
 
 def _sum(
@@ -75,15 +75,15 @@ def _sum(
             raise TypeError(f"{name} is a ScaledTensor; a bfloat16 array is wanted where matrices are summed")
     if alpha is not None:
         raise ValueError(f"alpha is {alpha!r}; None is wanted where matrices are summed")
-    product = Product(signature, a, b, device, stream)
+    product = Product(signature, a, b, order, device, stream)
     product.write(out, out_dtype, c)
     product.add(c, None)
-    product.check_order(order)
-    if not product.ready():
+    if not product.check():
         return product.out
     m = product.sizes["M"]
-    slices = view(product.empty((_slices(product.sizes["G"]), *product.d.shape), F32))
-    product.solve(order, m, {}, slices, F32)
+    slices = view(product.empty((_slices(product.sizes["G"]), *product.shape), F32))
+    problem, operands = product.described(m, {}, slices, F32)
+    plan.run(problem, operands, product.device, product.stream)
     views = {"x": slices, **product.more, "d": product.d}
     formats = tuple([(name, each.format) for name, each in views.items()])
     plan.run(Elementwise("add_slices", formats), Operands(views, ("d",), m), product.device, product.stream)

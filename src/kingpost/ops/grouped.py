@@ -56,21 +56,16 @@ def grouped_mm(
     off at M and rows of a group past G are skipped, unless KINGPOST_CHECK=1 has them read back and refused.
     """
     by, index = _one_of(rows=rows, ends=ends, counts=counts)
-    product = Product(BY[by], a, b, device, stream)
-    groups, m = product.sizes["G"], product.sizes["M"]
-    _check_groups(groups)
-    values = check.known(product.index(by, index, m if by == "rows" else groups))
-    if by == "rows":
-        check.check_range("rows", values, -1, groups - 1, "-1 or a group")
-    elif by == "counts":
-        check.check_range("counts", values, 0, m, "rows that each group has room for")
-    else:
-        _check_ends(values, m, "M")
+    product = _OverRows(BY[by], a, b, order, device, stream)
+    product.index(by, index)
     product.write(out, out_dtype, c)
     product.add(c, alpha, bias)
-    if not groups:
-        return product.out
-    return product.run(order, _expected(expected, m if by == "counts" else -(-m // groups)))
+    groups, m = product.sizes["G"], product.sizes["M"]
+    if expected is None:
+        expected = m if by == "counts" else -(-m // max(groups, 1))
+    elif not isinstance(expected, (int, np.integer)):
+        raise TypeError(f"expected is {expected!r}; a number of rows is wanted")
+    return product.run(int(expected))
 
 
 def grouped_mm_k(
@@ -99,18 +94,43 @@ def grouped_mm_k(
     that of `out` or `c`, else float32. Everything else is as for `kingpost.mm`, a group's arithmetic too. An empty
     group's product is zeros.
     """
-    product = Product(OVER_K, a, b, device, stream)
-    index = product.index("ends", ends, None)
-    groups, m, k = index.shape[0], product.sizes["M"], product.sizes["K"]
-    product.sizes["G"] = groups
-    _check_groups(groups)
-    values = check.known(index)
-    _check_ends(values, k, "K", K_GRID)
-    check.check_blocks(product.a, index, values)
-    check.check_blocks(product.b, index, values)
+    product = _OverK(OVER_K, a, b, order, device, stream)
+    product.sizes["G"] = next(iter(product.index("ends", ends).shape), 0)
     product.write(out, out_dtype, c, default=F32)
     product.add(c, alpha)
-    return product.run(order, m)
+    return product.run(product.sizes["M"])
+
+
+class _OverRows(Product):
+    """A product for each group of rows."""
+
+    def check(self) -> bool:
+        groups, m, by = self.sizes["G"], self.sizes["M"], self.signature.by or ""
+        _check_groups(groups)
+        check.check_index(by, self.more[by], m if by == "rows" else groups, self.a)
+        values = check.known(self.more[by], self.examined)
+        if by == "rows":
+            check.check_range("rows", values, -1, groups - 1, "-1 or a group")
+        elif by == "counts":
+            check.check_range("counts", values, 0, m, "rows that each group has room for")
+        else:
+            _check_ends(values, m, "M")
+        return super().check() and groups > 0
+
+
+class _OverK(Product):
+    """A product for each group of K."""
+
+    def check(self) -> bool:
+        _check_groups(self.sizes["G"])
+        check.check_index("ends", self.more["ends"], None, self.a)
+        _check_ends(check.known(self.more["ends"], self.examined), self.sizes["K"], "K", K_GRID)
+        return super().check()
+
+    def check_scales(self) -> None:
+        ends = self.more["ends"]
+        for x in (self.a, self.b):
+            check.check_blocks(x, ends, check.known(ends, self.examined))
 
 
 def _one_of(**given: Any) -> tuple[str, Any]:
@@ -138,11 +158,3 @@ def _check_ends(values: np.ndarray | None, most: int, of: str, grid: int = 1) ->
             g = int(np.argmax(wrong))
             before = values[g - 1] if g else 0
             raise ValueError(f"ends[{g}] is {values[g]}, after {before}; {wanted} are wanted")
-
-
-def _expected(given: Any, otherwise: int) -> int:
-    if given is None:
-        return otherwise
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0:
-        raise ValueError(f"expected is {given!r}; a number of rows, at least 0, is wanted")
-    return int(given)

@@ -53,10 +53,10 @@ def mm(
 
     Raises TypeError or ValueError naming the argument, what it is and what is wanted.
     """
-    product = Product(MM, a, b, device, stream)
+    product = Product(MM, a, b, order, device, stream)
     product.write(out, out_dtype, c)
     product.add(c, alpha, bias)
-    return product.run(order, product.sizes["M"])
+    return product.run(product.sizes["M"])
 
 
 def tile_product(
@@ -69,18 +69,19 @@ def tile_product(
     stream: Any = None,
 ) -> Any:
     """`mm` for what one block of a device takes at once, by the portable kernel: to try a device, not for speed."""
-    product = Product(TILE_PRODUCT, a, b, device, stream)
+    product = Product(TILE_PRODUCT, a, b, "ascending", device, stream)
     product.write(out, out_dtype)
-    return product.run("ascending", product.sizes["M"])
+    return product.run(product.sizes["M"])
 
 
 def launch_mm(a: Any, b: Any, out: Any, device: Device) -> Any:
     """The launch that `mm` would run on `device`, operands that it copies first being copied. Raises ValueError for an
     empty product, which runs no program."""
-    product = Product(MM, a, b, device, None)
+    product = Product(MM, a, b, "ascending", device, None)
     m, n, k = (product.sizes[label] for label in "MNK")
     if 0 in (m, n, k):
         raise ValueError(f"M, N, K are {m}, {n}, {k}; at least 1 of each is wanted: an empty product runs no program")
     product.write(out, None)
-    problem, operands = product.described("ascending", m, {}, product.d, product.format)
+    product.check()
+    problem, operands = product.described(m, {}, product.d, product.format)
     return plan.planned(problem, device).plan.candidate(m).bind(operands)

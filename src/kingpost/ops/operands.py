@@ -21,11 +21,12 @@ COLUMNS = 8  # N is a multiple of it: 16 bytes of bfloat16 results
 _Order = tuple[int, ...] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Signature:
     """The dimensions of a product's arrays as callers pass them: G (groups, or a batch), M, N and K.
 
     op, by: as in `registry.Problem`, whose arrays have the same dimensions in the order G, M, K; G, N, K; G, M, N.
+    a_order, b_order, d_order: how to put them in that order, None where they are.
     """
 
     op: str
@@ -35,9 +36,16 @@ class Signature:
     by: str | None = None
 
     @cached_property
-    def orders(self) -> tuple[_Order, _Order, _Order]:
-        """Of a, b and d: the order in which the problem has its dimensions, None where it is the same."""
-        return _order(self.a, "GMK"), _order(self.b, "GNK"), _order(self.d, "GMN")
+    def a_order(self) -> _Order:
+        return _order(self.a, "GMK")
+
+    @cached_property
+    def b_order(self) -> _Order:
+        return _order(self.b, "GNK")
+
+    @cached_property
+    def d_order(self) -> _Order:
+        return _order(self.d, "GMN")
 
     def sizes(self, a: tuple[int, ...], b: tuple[int, ...]) -> dict[str, int]:
         """The size of each dimension. Raises ValueError if the shapes do not multiply."""
@@ -80,35 +88,26 @@ def ordered(x: View, order: _Order) -> View:
 
 @dataclass(slots=True)
 class Factor:
-    """a or b, as the problem has it: [..., rows, K], with the scales of its blocks. major: what is contiguous."""
+    """a or b with the scales of its blocks: as it was given, then, arranged, as the problem has it: [..., rows, K].
+
+    major: what is contiguous, "k" or "mn". as_given: whether kernels read the caller's memory, not a copy.
+    """
 
     name: str
     given: Any  # by the caller: a ScaledTensor or an array
     array: Any  # whose library and place results share
     data: View
     scales: View | None
-    scaling: str | None
+    scaling: str | None = None
     major: str = "k"
+    as_given: bool = True
 
 
-def factor(name: str, given: Any, order: _Order) -> Factor:
-    """A ScaledTensor or a bfloat16 array as a factor, of any dimensions; TypeError for anything else."""
+def factor(name: str, given: Any) -> Factor:
+    """A ScaledTensor or an array as a factor, of any dimensions; TypeError for anything else."""
     if not isinstance(given, ScaledTensor):
-        data = view(given, name)
-        if data.format is not BF16:
-            wanted = "a kingpost.ScaledTensor (see kingpost.quantize)" + " or bfloat16" * (data.format not in FLOAT8)
-            raise TypeError(f"{name} is a {type(given).__name__} of {data.format.name}; {wanted} is wanted")
-        return Factor(name, given, given, data, None, None)
-    data, scales = view(given.data, f"{name}.data"), view(given.scales, f"{name}.scales")
-    if scales.device != data.device:
-        raise ValueError(f"{name}.scales is on {scales.device}; {data.device}, where {name}.data is, is wanted")
-    size = scales.format.itemsize
-    if size > 1 and (scales.pointer % size or any(stride % size for stride in scales.strides)):
-        raise ValueError(
-            f"{name}.scales start at address {scales.pointer:#x}, strides {scales.strides} bytes; multiples of "
-            f"{size} are wanted"
-        )
-    return Factor(name, given, given.data, data, scales, None)
+        return Factor(name, given, given, view(given, name), None)
+    return Factor(name, given, given.data, view(given.data, f"{name}.data"), view(given.scales, f"{name}.scales"))
 
 
 def arrange(x: Factor, labels: str, order: _Order) -> None:
@@ -151,12 +150,18 @@ def _major(x: Factor, given: View) -> str:
 
 
 def check_pair(a: Factor, b: Factor, sizes: dict[str, int]) -> None:
-    """a and b multiply: both scaled or neither, in one library and place, of sizes that kernels take."""
-    if type(a.array) is not type(b.array) and (library := library_of(a.array)) != library_of(b.array):
-        raise TypeError(f"a is of {library}, b of {library_of(b.array)}; one library is wanted")
+    """a and b multiply: both scaled or both bfloat16, in one library and place, of sizes that kernels take."""
+    for x in (a, b):
+        if x.scales is not None:
+            _check_scales(x, x.scales)
+        elif x.data.format is not BF16:
+            wanted = "a kingpost.ScaledTensor (see kingpost.quantize)" + " or bfloat16" * (x.data.format not in FLOAT8)
+            raise TypeError(f"{x.name} is a {type(x.given).__name__} of {x.data.format.name}; {wanted} is wanted")
     if (a.scales is None) != (b.scales is None):
         scaled, other = ("a", "b") if b.scales is None else ("b", "a")
         raise TypeError(f"{scaled} is a ScaledTensor, {other} an array; both or neither are wanted")
+    if type(a.array) is not type(b.array) and (library := library_of(a.array)) != library_of(b.array):
+        raise TypeError(f"a is of {library}, b of {library_of(b.array)}; one library is wanted")
     check_place("b.data" if b.scales is not None else "b", b.data, a)
     n, k, grid = sizes["N"], sizes["K"], GRID // a.data.format.itemsize
     if n % COLUMNS:
@@ -165,19 +170,31 @@ def check_pair(a: Factor, b: Factor, sizes: dict[str, int]) -> None:
         raise ValueError(f"K, the columns of a, is {k}; a multiple of {grid} is wanted")
 
 
+def _check_scales(x: Factor, scales: View) -> None:
+    """Scales that threads can load one by one: at multiples of their own size, which numpy does not ask for."""
+    if scales.device != x.data.device:
+        raise ValueError(f"{x.name}.scales is on {scales.device}; {x.data.device}, where {x.name}.data is, is wanted")
+    size = scales.format.itemsize
+    if size > 1 and (scales.pointer % size or any(stride % size for stride in scales.strides)):
+        raise ValueError(
+            f"{x.name}.scales start at address {scales.pointer:#x}, strides {scales.strides} bytes; multiples of "
+            f"{size} are wanted"
+        )
+
+
 def check_place(name: str, x: View, a: Factor) -> None:
     if x.device != a.data.device:
         where = "a.data" if a.scales is not None else "a"
         raise ValueError(f"{name} is on {x.device}; {a.data.device}, where {where} is, is wanted")
 
 
-def check_values(x: Factor) -> None:
+def check_values(x: Factor, examined: bool) -> None:
     """Scales of the host are looked at always, all of a tensor, wherever it is, on request."""
     if x.scales is None:
         return
     if x.scales.device == "cpu" and np.isnan(_float32(x.scales.numpy())).any():
         raise ValueError(f"{x.name}.scales holds NaN; numbers are wanted")
-    if examined():
+    if examined:
         quantization.validate(x.given)
 
 
@@ -190,25 +207,23 @@ def examined() -> bool:
     return os.environ.get("KINGPOST_CHECK") == "1"
 
 
-def added(name: str, x: Any, shape: tuple[int, ...], formats: tuple[Format, ...], a: Factor) -> View:
-    """c or bias as a view: of this shape and one of these formats, where a is, rows from multiples of two elements."""
-    found = view(x, name)
-    if found.shape != shape:
-        raise ValueError(f"{name} has shape {list(found.shape)}; {list(shape)} is wanted")
-    if found.format not in formats:
+def check_added(name: str, x: View, shape: tuple[int, ...], formats: tuple[Format, ...], a: Factor) -> None:
+    """c or bias has this shape and one of these formats, is where a is, and has rows from multiples of two elements."""
+    if x.shape != shape:
+        raise ValueError(f"{name} has shape {list(x.shape)}; {list(shape)} is wanted")
+    if x.format not in formats:
         wanted = " or ".join(format.name for format in formats)
-        raise TypeError(f"{name} is {found.format.name}; {wanted} is wanted")
-    check_place(name, found, a)
+        raise TypeError(f"{name} is {x.format.name}; {wanted} is wanted")
+    check_place(name, x, a)
     if 0 in shape:
-        return found
-    grid = 2 * found.format.itemsize  # kernels load pairs
-    pitches = [stride for size, stride in zip(shape[:-1], found.strides[:-1]) if size > 1]
-    if not found.adjacent(-1) or found.pointer % grid or any(s % grid or s < 0 for s in pitches):
+        return
+    grid = 2 * x.format.itemsize  # kernels load pairs
+    pitches = [stride for size, stride in zip(shape[:-1], x.strides[:-1]) if size > 1]
+    if not x.adjacent(-1) or x.pointer % grid or any(s % grid or s < 0 for s in pitches):
         raise ValueError(
-            f"{name} starts at address {found.pointer:#x} and has strides {found.strides} bytes; contiguous rows that "
-            f"start at multiples of {grid} bytes are wanted"
+            f"{name} starts at address {x.pointer:#x} and has strides {x.strides} bytes; contiguous rows that start at "
+            f"multiples of {grid} bytes are wanted"
         )
-    return found
 
 
 def number(alpha: Any) -> float:
@@ -222,32 +237,35 @@ def number(alpha: Any) -> float:
     return value
 
 
-def index(name: str, x: Any, size: int | None, a: Factor) -> View:
-    """Rows, ends or counts as a view: int32 [size], contiguous, where a is."""
+def index(name: str, x: Any) -> View:
+    """Rows, ends or counts as a view. Raises TypeError for other integers than int32, saying how to convert them."""
     dtype = str(getattr(x, "dtype", None))
     if "int" in dtype and not dtype.endswith("int32"):
         call = f"{name}.astype('int32')" if isinstance(x, np.ndarray) else f"{name}.to(torch.int32)"
         raise TypeError(f"{name} is {dtype}; int32 is wanted: {call}")
-    found = view(x, name)
-    if found.format is not I32:
-        raise TypeError(f"{name} is {found.format.name}; int32 is wanted")
-    if len(found.shape) != 1 or size not in (None, found.shape[0]):
+    return view(x, name)
+
+
+def check_index(name: str, x: View, size: int | None, a: Factor) -> None:
+    """An index is int32 [size], or of any size, contiguous, where a is."""
+    if x.format is not I32:
+        raise TypeError(f"{name} is {x.format.name}; int32 is wanted")
+    if len(x.shape) != 1 or size not in (None, x.shape[0]):
         wanted = "[G]" if size is None else [size]
-        raise ValueError(f"{name} has shape {list(found.shape)}; {wanted} is wanted")
-    check_place(name, found, a)
-    if not found.contiguous or found.pointer % 4:
+        raise ValueError(f"{name} has shape {list(x.shape)}; {wanted} is wanted")
+    check_place(name, x, a)
+    if not x.contiguous or x.pointer % 4:
         raise ValueError(
-            f"{name} starts at address {found.pointer:#x} and has strides {found.strides} bytes; neighbours in memory, "
-            "from a multiple of 4 bytes, are wanted"
+            f"{name} starts at address {x.pointer:#x} and has strides {x.strides} bytes; neighbours in memory, from a "
+            "multiple of 4 bytes, are wanted"
         )
-    return found
 
 
-def known(x: View) -> np.ndarray | None:
-    """The numbers of an index, if they are on the host or KINGPOST_CHECK asks for them."""
+def known(x: View, examined: bool) -> np.ndarray | None:
+    """The numbers of an index, if they are on the host, or to be examined wherever they are."""
     if x.device == "cpu":
         return x.numpy()
-    return np.asarray(x.owner.cpu().numpy()) if examined() else None  # type: ignore[attr-defined]
+    return np.asarray(x.owner.cpu().numpy()) if examined else None  # type: ignore[attr-defined]
 
 
 def check_range(name: str, values: np.ndarray | None, least: int, most: int, what: str) -> None:
@@ -258,12 +276,6 @@ def check_range(name: str, values: np.ndarray | None, least: int, most: int, wha
     if outside.any():
         place = int(np.argmax(outside))
         raise ValueError(f"{name}[{place}] is {values[place]}; {least} to {most}, {what}, is wanted")
-
-
-def check_whole(x: Factor) -> None:
-    """The scales of a factor belong to blocks of all of K, not to those of groups."""
-    if x.scales is not None and x.given.ends is not None:
-        raise ValueError(f"{x.name} has ends, where its blocks of scales start anew; kingpost.grouped_mm_k is wanted")
 
 
 def check_blocks(x: Factor, ends: View, values: np.ndarray | None) -> None:
@@ -287,5 +299,5 @@ def check_blocks(x: Factor, ends: View, values: np.ndarray | None) -> None:
             )
     elif tuple(own.shape) != ends.shape:
         raise ValueError(f"{x.name}.ends has shape {list(own.shape)}; {list(ends.shape)}, that of ends, is wanted")
-    elif values is not None and not np.array_equal(known(view(own)), values):  # type: ignore[arg-type]
+    elif values is not None and not np.array_equal(known(view(own), True), values):  # type: ignore[arg-type]
         raise ValueError(f"{x.name}.ends are not ends; the same groups are wanted")

@@ -23,87 +23,113 @@ _problem = functools.lru_cache(maxsize=4096)(Problem)  # made once: the call pat
 class Product:
     """A call of a product. An op makes one, says what is written, added and indexed by, and runs it.
 
-    sizes: of the dimensions of its signature. out: the array that is written, once `write` has been called.
+    What it is given becomes views at once; `check` looks at them, unless the same call was made before. sizes: of the
+    dimensions of the signature. out: the array that is written, once `write` has been called, and d its view.
     """
 
-    def __init__(self, signature: Signature, a: Any, b: Any, device: str | Device | None, stream: Any) -> None:
-        """Raises TypeError or ValueError naming a or b if they are no factors, or do not multiply."""
-        a_order, b_order, self.order = signature.orders
-        self.a, self.b = left, right = check.factor("a", a, a_order), check.factor("b", b, b_order)
-        self.signature = signature
+    def __init__(
+        self, signature: Signature, a: Any, b: Any, order: str, device: str | Device | None, stream: Any
+    ) -> None:
+        """Raises TypeError or ValueError naming a or b if they are no arrays, or do not multiply."""
+        if order not in ("ascending", "fast"):
+            raise ValueError(f"order is {order!r}; 'ascending' or 'fast' is wanted")
+        self.signature, self.order = signature, order
+        self.a, self.b = left, right = check.factor("a", a), check.factor("b", b)
         self.sizes = signature.sizes(left.data.shape, right.data.shape)
-        check.check_pair(left, right, self.sizes)
-        check.arrange(left, signature.a, a_order)
-        check.arrange(right, signature.b, b_order)
-        if signature.op != "grouped_mm_k":
-            check.check_whole(left)
-            check.check_whole(right)
         self.device = registry.find(left.data.device if device is None else device)
         self.given_stream = stream
         self.stream = self.device.stream(stream, not isinstance(left.array, np.ndarray))
+        self.examined = check.examined()
         self.more: dict[str, View] = {}
         self.numbers: tuple[tuple[str, float], ...] = ()
 
-    def index(self, name: str, x: Any, size: int | None) -> View:
+    def index(self, name: str, x: Any) -> View:
         """Take rows, ends or counts."""
-        self.more[name] = found = check.index(name, x, size, self.a)
+        self.more[name] = found = check.index(name, x)
         return found
 
     def write(self, out: Any, out_dtype: Any, like: Any = None, default: Format = BF16) -> None:
         """Take the array to write, or make it. The format is out_dtype, or that of `out` or of `like`, or `default`."""
-        shape = tuple([self.sizes[label] for label in self.signature.d])
         if out_dtype is None:
             out_dtype = getattr(like if out is None else out, "dtype", default)
         self.format = format = _out_format(out_dtype)
+        self.shape = shape = tuple([self.sizes[label] for label in self.signature.d])
         self.is_new = out is None
         self.out = self.empty(shape, format) if self.is_new else out
         self.d = view(self.out, "out")
-        if not self.is_new:
-            self._check_out(shape)
 
     def add(self, c: Any, alpha: Any, bias: Any = None) -> None:
-        """Take what becomes of a total. Comes after `write`."""
+        """Take what becomes of a total."""
         if alpha is not None:
             self.numbers = (("alpha", check.number(alpha)),)
         if c is not None:
-            self.more["c"] = check.added("c", c, self.d.shape, (self.format,), self.a)
+            self.more["c"] = view(c, "c")
         if bias is not None:
-            columns = self.sizes["N"]
-            shape = (self.sizes["G"], columns) if "G" in self.signature.b else (columns,)
-            self.more["bias"] = check.added("bias", bias, shape, FLOATS, self.a)
+            self.more["bias"] = view(bias, "bias")
 
-    def ready(self) -> bool:
-        """Check memory and values, last of all; False if there is nothing to write."""
-        if 0 in self.d.shape:
+    def run(self, rows: int) -> Any:
+        """Solve it, for about `rows` rows, and return what was written."""
+        key = self._key(rows)
+        call = None if key is None else plan.recalled(key)
+        if call is not None:
+            call(self.stream)
+        elif self.check():
+            more, order = dict(self.more), self.signature.d_order
+            if "c" in more:
+                more["c"] = ordered(more["c"], order)
+            problem, operands = self.described(rows, more, ordered(self.d, order), self.format)
+            plan.run(problem, operands, self.device, self.stream)
+            if key is not None and self.a.as_given and self.b.as_given:
+                plan.remember(key, problem, operands, self.device)
+        return self.out
+
+    def _key(self, rows: int) -> tuple[object, ...] | None:
+        """All that a call's checks and its launch depend on; None where they depend on values, or on the host."""
+        device = self.device
+        if not device.keeps_calls or self.examined or self.a.data.device != device.name:
+            return None
+        key = [self.signature, device, self.order, rows, self.numbers, self.is_new, *self.more]
+        views = [self.d, *self.more.values()]
+        for x in (self.a, self.b):
+            views.append(x.data)
+            if x.scales is not None:
+                ends = x.given.ends
+                key += (x.given.scaling.name, None if ends is None else tuple(ends.shape))
+                views.append(x.scales)
+        return (*key, *[(x.pointer, x.shape, x.strides, x.format.name, x.device) for x in views])
+
+    def check(self) -> bool:
+        """Whether there is anything to compute. Raises TypeError or ValueError naming what no device takes."""
+        left, right, signature, sizes = self.a, self.b, self.signature, self.sizes
+        check.check_pair(left, right, sizes)
+        check.arrange(left, signature.a, signature.a_order)
+        check.arrange(right, signature.b, signature.b_order)
+        self.check_scales()
+        if not self.is_new:
+            self._check_out()
+        if "c" in self.more:
+            check.check_added("c", self.more["c"], self.shape, (self.format,), left)
+        if "bias" in self.more:
+            shape = (sizes["G"], sizes["N"]) if "G" in signature.b else (sizes["N"],)
+            check.check_added("bias", self.more["bias"], shape, FLOATS, left)
+        if 0 in self.shape:
             return False
         if not self.is_new:
             self._check_apart()
-        check.check_values(self.a)
-        check.check_values(self.b)
+        check.check_values(left, self.examined)
+        check.check_values(right, self.examined)
         return True
 
-    def run(self, order: str, rows: int) -> Any:
-        """Solve it, for about `rows` rows, and return what was written."""
-        self.check_order(order)
-        if self.ready():
-            more = {name: ordered(x, self.order) if name == "c" else x for name, x in self.more.items()}
-            self.solve(order, rows, more, ordered(self.d, self.order), self.format)
-        return self.out
+    def check_scales(self) -> None:
+        """The blocks of scales are those of this product."""
+        for x in (self.a, self.b):
+            if x.scales is not None and x.given.ends is not None:
+                wanted = "kingpost.grouped_mm_k is wanted"
+                raise ValueError(f"{x.name} has ends, where its blocks of scales start anew; {wanted}")
 
-    def check_order(self, order: Any) -> None:
-        if order not in ("ascending", "fast"):
-            raise ValueError(f"order is {order!r}; 'ascending' or 'fast' is wanted")
-
-    def solve(self, order: str, rows: int, more: dict[str, View], d: View, format: Format) -> None:
-        """Run the problem on the device, into `d`."""
-        problem, operands = self.described(order, rows, more, d, format)
-        plan.run(problem, operands, self.device, self.stream)
-
-    def described(
-        self, order: str, rows: int, more: dict[str, View], d: View, format: Format
-    ) -> tuple[Problem, Operands]:
+    def described(self, rows: int, more: dict[str, View], d: View, format: Format) -> tuple[Problem, Operands]:
         """The problem and its operands; what the device does not read as it is has then been copied."""
-        a, b = self._readable(self.a), self._readable(self.b)
+        self.a, self.b = a, b = self._readable(self.a), self._readable(self.b)
         bias = more.get("bias")
         problem = _problem(
             self.signature.op,
@@ -114,7 +140,7 @@ class Product:
             a.scaling,
             b.scaling,
             format,
-            order,
+            self.order,
             self.signature.by,
             max(1, self.sizes.get("G", 1)),
             a.major,
@@ -148,7 +174,7 @@ class Product:
         for source, destination in zip(_matrices(x.data), _matrices(codes)):
             views = {"source": source.T, "destination": destination}
             plan.run(TRANSPOSE, Operands(views, ("destination",), source.shape[1]), self.device, self.stream)
-        return replace(x, data=codes, major="k")
+        return replace(x, data=codes, major="k", as_given=False)
 
     def _zeros(self, x: Factor) -> Factor:
         """For a factor with nothing to multiply, one whose products are zeros."""
@@ -157,7 +183,7 @@ class Product:
         if x.scaling is not None:
             scales_shape = scaling.named(x.scaling).scales_shape(shape)
             scales = self._zeroed(scales_shape, scaling.named(x.scaling).format)
-        return replace(x, data=self._zeroed(shape, x.data.format), scales=scales, major="k")
+        return replace(x, data=self._zeroed(shape, x.data.format), scales=scales, major="k", as_given=False)
 
     def _zeroed(self, shape: tuple[int, ...], format: Format) -> View:
         with arrays.on_stream(self.a.array, self.given_stream):
@@ -166,8 +192,8 @@ class Product:
         found, size = view(memory), format.itemsize
         return View(found.pointer, shape, (*found.strides[:-1], size), format, found.device, memory)
 
-    def _check_out(self, shape: tuple[int, ...]) -> None:
-        d, a = self.d, self.a
+    def _check_out(self) -> None:
+        d, a, shape = self.d, self.a, self.shape
         if type(self.out) is not type(a.array) and library_of(self.out, "out") != library_of(a.array):
             raise TypeError(f"out is of {library_of(self.out)}, a of {library_of(a.array)}; one library is wanted")
         if d.shape != shape:
@@ -220,11 +246,11 @@ def _matrices(x: View) -> list[View]:
 
 
 def _out_format(out_dtype: Any) -> Format:
-    names = ", ".join(format.name for format in FLOATS)
     try:
         format = formats.named(out_dtype)
     except (ValueError, TypeError):
-        raise ValueError(f"out_dtype is {out_dtype!r}; one of {names} is wanted") from None
+        format = None
     if format not in FLOATS:
-        raise ValueError(f"out_dtype is {format.name}; one of {names} is wanted")
+        given, names = out_dtype if format is None else format.name, ", ".join(format.name for format in FLOATS)
+        raise ValueError(f"out_dtype is {given}; one of {names} is wanted")
     return format

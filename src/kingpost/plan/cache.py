@@ -10,6 +10,7 @@ from kingpost.plan.choice import Plan
 from kingpost.registry import AnyProblem, Device, Operands
 
 CALLS_KEPT = 256  # for each problem and device
+CALLS_REMEMBERED = 4096
 PLANS_KEPT = 4096  # a K that is a number of tokens makes a new problem at almost every call
 
 _Key = tuple[object, ...]
@@ -49,6 +50,7 @@ class Planned:
 
 
 _planned: dict[tuple[AnyProblem, Device], Planned] = {}
+_remembered: dict[_Key, Callable[[int], None]] = {}
 
 
 def planned(problem: AnyProblem, device: Device) -> Planned:
@@ -68,6 +70,19 @@ def run(problem: AnyProblem, operands: Operands, device: Device, stream: int) ->
         planned(problem, device).call(placed)(stream)
 
 
+def remember(key: _Key, problem: AnyProblem, operands: Operands, device: Device) -> None:
+    """Keep the call of a problem that was run, on a device that keeps them, as all there is to do for `key`."""
+    _remembered[key] = planned(problem, device).call(operands)
+    if len(_remembered) > CALLS_REMEMBERED:
+        _remembered.pop(next(iter(_remembered)), None)
+
+
+def recalled(key: _Key) -> Callable[[int], None] | None:
+    """The call that was remembered, if it still is."""
+    return _remembered.get(key)
+
+
 def forget() -> None:
     """Drop every plan and prepared call."""
     _planned.clear()
+    _remembered.clear()
