@@ -6,6 +6,7 @@ sum.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from kingpost.formats import F32
@@ -105,7 +106,9 @@ class Copies:
         else:
             to = to + k.lane * 4
             for i, offset in enumerate(self.offsets):
-                copy_async_4(k, to + 4 * LANES * i if i else to, k.address(self.base, offset))
+                left = scales.count - LANES * i
+                with k.mask(k.lane < left) if left < LANES else nullcontext():
+                    copy_async_4(k, to + 4 * LANES * i if i else to, k.address(self.base, offset))
         self.offsets += scales.block_stride
 
     def _convert(self, slot: Register) -> None:
