@@ -135,11 +135,11 @@ def canonical_nan(x: np.ndarray) -> np.ndarray:
 
 
 def converted(x: np.ndarray, format: Format) -> np.ndarray:
-    """float32 `x` as kernels store it in a format: NaN is 0x7fffffff in float32, 0x7fff in bfloat16."""
+    """float32 `x` as kernels store it in a format: NaN is 0x7fffffff in float32, 0x7fff in bfloat16 and float16."""
     if format is F32:
         return canonical_nan(x)
     result = cast(x, format, saturate=False)
-    if format is BF16:
+    if format in (BF16, F16):
         result.view(np.uint16)[np.isnan(x)] = 0x7FFF
     return result
 
@@ -165,8 +165,8 @@ def decode(codes: Any, format: Any = None, dtype: Any = np.float32) -> np.ndarra
         raise ValueError(f"codes are {source.name}; wanted a float format, or format= to say what the bits mean")
     if codes.dtype.itemsize != source.itemsize:
         raise ValueError(f"codes are {codes.dtype}; wanted {source.itemsize} bytes each for {source.name}")
-    if source.itemsize == 1:  # one table look-up beats converting each element
-        return _values(source, np.dtype(dtype)).take(codes.view(np.uint8))
+    if source.itemsize == 1:  # a table beats converting each element, and indexing beats take
+        return np.asarray(_values(source, np.dtype(dtype))[codes.view(np.uint8)])
     with np.errstate(invalid="ignore"):
         return codes.view(source.dtype).astype(dtype)
 
@@ -212,21 +212,36 @@ def fma32(a: Any, b: Any, c: Any) -> np.ndarray:
     """a * b + c in float32, rounded once to nearest even, as fma.rn.f32 does on a GPU.
 
     a, b, c: float32, broadcast together. Subnormals are kept, infinities follow IEEE 754, NaN gives some NaN (which
-    one is the chip's affair). The product of two float32 is exact in float64, so only the sum can be rounded twice,
-    and only where the float64 sum lies halfway between two float32 values or is subnormal in float32: those elements
-    are summed again, to odd (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+    one is the chip's affair). The product of two float32 is exact in float64, so only the sum can be rounded twice.
     """
     # converted up front, since numpy's mixed arithmetic converts in slow small pieces
     a, b, c = (np.asarray(operand).astype(np.float64) for operand in (a, b, c))
     with np.errstate(over="ignore", invalid="ignore"):
-        product = a * b
-        total = np.asarray(product + c)
+        return sum32(a * b, c)
+
+
+def sum32(x: Any, y: Any) -> np.ndarray:
+    """x + y of float64 arrays, broadcast together, rounded once to float32, to nearest even.
+
+    Rounding their float64 sum once more is wrong only where that lies halfway between two float32 values or is
+    subnormal in float32: those elements are summed again, to odd (Boldo and Melquiond, "Emulation of FMA and correctly
+    rounded sums", 2008).
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.asarray(x + y)
         suspect = (total.view(np.int64) & _BELOW_FLOAT32) == _HALFWAY
         suspect |= np.abs(total) < _SMALLEST_NORMAL
         if np.count_nonzero(suspect) and np.count_nonzero(suspect & (total != 0)):  # a sum of zero is exact
-            x, y = np.broadcast_to(product, total.shape), np.broadcast_to(c, total.shape)
-            total[suspect] = sum_to_odd(x[suspect], y[suspect])
+            x, y = np.broadcast_to(x, total.shape), np.broadcast_to(y, total.shape)
+            total[suspect] = _sum_to_odd(x[suspect], y[suspect])
         return total.astype(np.float32)
+
+
+def two_sum(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """x + y of float64 arrays, and exactly what that addition lost (Knuth)."""
+    total = np.asarray(x + y)
+    back = total - x
+    return total, (x - (total - back)) + (y - back)
 
 
 _BELOW_FLOAT32 = (1 << 29) - 1  # the bits of a float64 significand that float32 lacks
@@ -234,12 +249,9 @@ _HALFWAY = 1 << 28
 _SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 
 
-def sum_to_odd(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _sum_to_odd(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """x + y in float64, rounded to odd: rounding that to float32 is then the only rounding that counts."""
-    total = x + y
-    back = total - x
-    error = (x - (total - back)) + (y - back)  # Knuth's TwoSum: exactly what the addition lost
-    return _odd(total, error)
+    return _odd(*two_sum(x, y))
 
 
 def _odd_float32(x: np.ndarray) -> np.ndarray:

@@ -34,12 +34,6 @@ class EmulatedChip(HostMemory):
 
     # What the chip's matrix unit gives: `kingpost.targets.family.Arithmetic`
 
-    def operand(self, codes: np.ndarray) -> np.ndarray:
-        return codes
-
-    def cut(self, operand: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
-        return operand[rows, columns]
-
     def block(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """a @ b.T from zero, for float8 [M, k] and [N, k], k <= 128: float32 [M, N]."""
         raise NotImplementedError(f"{self.name} states no arithmetic of its own")

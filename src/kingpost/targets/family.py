@@ -14,22 +14,16 @@ from kingpost import formats, scaling
 from kingpost.formats import F32
 from kingpost.registry import Operands, Problem
 from kingpost.scaling import BLOCK
+from kingpost.targets.promoted import promoted
 
 SLICES = 32  # of the sum over planes
-_OUTPUTS = 1 << 15  # promoted at once, so that the temporaries stay in cache
 
 
 class Arithmetic(Protocol):
     """How a device's matrix unit adds products."""
 
-    def operand(self, codes: np.ndarray) -> Any:
-        """float8 codes [rows, K] in whatever form `block` takes, rows and columns of which can be cut: `cut`."""
-
-    def cut(self, operand: Any, rows: slice, columns: slice) -> Any:
-        """Some rows and columns of an operand."""
-
-    def block(self, a: Any, b: Any) -> np.ndarray:
-        """a @ b.T from zero, for operands [M, k] and [N, k] of at most 128 columns: float32 [M, N]."""
+    def block(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """a @ b.T from zero, for float8 [M, k] and [N, k], k <= 128: float32 [M, N]."""
 
     def chain(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """a @ b.T for bfloat16 [M, K] and [N, K]: float32 [M, N]."""
@@ -121,19 +115,7 @@ class _Solver:
         if left_scales is None or right_scales is None:
             return self.arithmetic.chain(left, right)
         span = scaling.named(self.problem.a_scaling or "").columns
-        total = np.zeros((len(left), len(right)), np.float32)
-        height = max(1, _OUTPUTS // max(1, len(right)))
-        left, right = self.arithmetic.operand(left), self.arithmetic.operand(right)
-        for row in range(0, len(total), height):
-            rows = slice(row, row + height)
-            for block in range(left_scales.shape[1]):
-                columns = slice(block * span, (block + 1) * span)
-                cut = self.arithmetic.cut
-                partial = self.arithmetic.block(cut(left, rows, columns), cut(right, slice(None), columns))
-                with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                    scale = left_scales[rows, block, None] * right_scales[None, :, block]
-                total[rows] = formats.fma32(partial, scale, total[rows])
-        return total
+        return promoted(self.arithmetic.block, left, left_scales, right, right_scales, span)
 
     def _finish(self, place: Any, plane: Any, total: np.ndarray) -> None:
         """d = round(alpha * total + c + bias) at a place of d."""
@@ -145,7 +127,7 @@ class _Solver:
             if self.problem.bias is not None:
                 bias = self.arrays["bias"]
                 total = total + _float32(bias if bias.ndim == 1 else bias[plane])
-        self.d[place] = formats.converted(formats.canonical_nan(total), self.problem.out_format)
+        self.d[place] = formats.converted(total, self.problem.out_format)
 
 
 _SOLVERS = {

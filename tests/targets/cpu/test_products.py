@@ -6,6 +6,7 @@ import pytest
 
 from kingpost import formats
 from kingpost.quantization import quantize
+from kingpost.targets.cpu.arithmetic import Exact, float64_product
 
 from ...products import product
 
@@ -89,3 +90,16 @@ def test_nan_stays_in_its_row():
     a, b = operands("1x128", "128x128", 3, 4, 256)
     a.scales[1, 1] = np.nan
     assert np.isnan(multiply(a, b)).all(axis=1).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("columns, depth", [(8, 16), (1, 144), (72, 144), (576, 512), (24, 2112), (3, 5000)])
+def test_a_row_of_bfloat16_has_the_same_float64_bits_anywhere(columns, depth):
+    rng = np.random.default_rng(2)
+    a, b = ((rng.standard_normal((n, depth)) * np.exp(3 * rng.standard_normal((n, depth)))).astype(ml_dtypes.bfloat16)
+            for n in (150, columns))  # fmt: skip
+    whole, order = float64_product(a, b), rng.permutation(150)
+    np.testing.assert_array_equal(float64_product(a[order], b), whole[order])
+    for rows in (slice(0, 1), slice(0, 64), slice(7, 80), slice(149, 150), slice(0, 0)):
+        np.testing.assert_array_equal(float64_product(a[rows], b), whole[rows])
+    np.testing.assert_array_equal(float64_product(np.asfortranarray(a), np.asfortranarray(b)), whole)
+    np.testing.assert_array_equal(Exact().chain(a, b), whole.astype(np.float32))

@@ -2,84 +2,78 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kingpost import formats
-from kingpost.formats import E5M2, sum_to_odd
+from kingpost.formats import E4M3, E4M3FNUZ, E5M2, two_sum
 
-SPLIT = 0.25  # e5m2 from here on, and below
 ROWS = 64  # of a bfloat16 product computed at once
 
-
-@dataclass(frozen=True)
-class _Operand:
-    """float8 values, float64 [rows, K], as one or two parts that add up to them; whether all are finite."""
-
-    parts: tuple[np.ndarray, ...]
-    finite: bool
+# Where e5m2's numbers are cut by magnitude when they meet another format. A part from 2^i to 2^j holds multiples of
+# 2^(i-2) below 2^j, the first one multiples of 2^-16: at most 14 bits with two cuts, 28 with one. All of e5m2 takes 32
+# bits, from 2^-16 to 2^16, and e4m3 18, from 2^-9 (FNUZ: 2^-10) to 2^9 (2^8). So a sum of 128 products of a part and a
+# whole takes at most 14 + 32 + 7 or 28 + 18 + 7 bits, of e4m3 alone 18 + 18 + 7; and float64 holds 53, in whatever
+# order BLAS adds.
+_CUTS = {E5M2: (2.0**-2, 2.0**10), E4M3: (2.0**12,), E4M3FNUZ: (2.0**12,)}
 
 
 class Exact:
-    """Sums that do not depend on the order in which BLAS adds."""
+    """Sums that do not depend on the order in which BLAS adds: `kingpost.targets.family.Arithmetic`."""
 
-    def operand(self, codes: np.ndarray) -> _Operand:
-        values = formats.decode(codes, dtype=np.float64)
-        if formats.of(codes.dtype) is not E5M2:
-            return _Operand((values,), True)  # NaN comes out as it should by itself
-        large = np.abs(values) >= SPLIT
-        return _Operand((np.where(large, values, 0), np.where(large, 0, values)), bool(np.isfinite(values).all()))
-
-    def cut(self, operand: _Operand, rows: slice, columns: slice) -> _Operand:
-        return _Operand(tuple(part[rows, columns] for part in operand.parts), operand.finite)
-
-    def block(self, a: _Operand, b: _Operand) -> np.ndarray:
-        """Products of e4m3 are multiples of 2^-18 (FNUZ: 2^-20) below 2^18, so that 128 of them sum to less than 2^25,
-        and float64 holds such a multiple in at most 45 of its 53 bits.
-
-        e5m2 spans too much for one sum. Its numbers from 1/4 on are multiples of 2^-4 below 2^16, those below of 2^-16.
-        So 128 products of large by large are multiples of 2^-8 below 2^39, of large by small of 2^-20 below 2^22 (both
-        ways together), of small by small of 2^-32 below 2^3; with e4m3, of 2^-13 below 2^32 and of 2^-25 below 2^14.
-        """
-        if not (a.finite and b.finite):
-            return self._special(a, b)
-        if len(a.parts) == len(b.parts) == 1:
-            return (a.parts[0] @ b.parts[0].T).astype(np.float32)
-        sums = [0.0, 0.0, 0.0]  # by the number of small parts
-        for i, left in enumerate(a.parts):
-            for j, right in enumerate(b.parts):
-                sums[i + j] = sums[i + j] + left @ right.T
-        total, lost = _two_sum(sums[0], sums[1])
-        total, more = _two_sum(total, sums[2])
-        return sum_to_odd(total, lost + more).astype(np.float32)  # lost + more is exact
-
-    def _special(self, a: _Operand, b: _Operand) -> np.ndarray:
-        """Where NaN or infinity takes part, sums follow IEEE 754; the others are as ever."""
-        left, right = sum(a.parts), sum(b.parts)
-        assert isinstance(left, np.ndarray) and isinstance(right, np.ndarray)
-        with np.errstate(invalid="ignore"):
-            ieee = left @ right.T
-        kept = [_Operand(tuple(np.where(np.isfinite(p), p, 0) for p in x.parts), True) for x in (a, b)]
-        return np.where(np.isfinite(ieee), self.block(*kept), ieee.astype(np.float32))
+    def block(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """a @ b.T for float8 [M, k] and [N, k], k <= 128, exact and rounded once: float32 [M, N]."""
+        a_format, b_format = formats.of(a.dtype), formats.of(b.dtype)
+        left, right = (formats.decode(x, dtype=np.float64) for x in (a, b))
+        if E5M2 not in (a_format, b_format):
+            return (left @ right.T).astype(np.float32)
+        if not (np.isfinite(left).all() and np.isfinite(right).all()):
+            return _special(left, right, self.block(*(np.where(np.isfinite(x), x, 0) for x in (a, b))))
+        if a_format is E5M2:
+            return _rounded([part @ right.T for part in _parts(left, _CUTS[b_format])])
+        return _rounded([left @ part.T for part in _parts(right, _CUTS[a_format])])
 
     def chain(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """float64 sums, rounded once, of so many rows at a time, zeros among them if need be: BLAS adds in an order
-        that depends on the sizes, and these do not depend on M."""
-        weight = formats.decode(b, dtype=np.float64).T
-        total = np.empty((len(a), len(b)), np.float32)
-        rows = np.zeros((ROWS, a.shape[1]))
-        for first in range(0, len(a), ROWS):
-            height = min(ROWS, len(a) - first)
-            rows[:height] = formats.decode(a[first : first + height], dtype=np.float64)
-            rows[height:] = 0
-            with np.errstate(over="ignore", invalid="ignore"):
-                total[first : first + height] = (rows @ weight)[:height]
-        return total
+        """a @ b.T for bfloat16 [M, K] and [N, K], float64 sums rounded once: float32 [M, N]."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float64_product(a, b).astype(np.float32)
 
 
-def _two_sum(x: np.ndarray | float, y: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """x + y rounded, and what was lost (Knuth)."""
-    total = np.asarray(x + y)
-    back = total - x
-    return total, (x - (total - back)) + (y - back)
+def float64_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a @ b.T in float64 for bfloat16 [M, K] and [N, K]: a row's bits do not depend on the other rows.
+
+    BLAS adds in an order that depends on the sizes. So it always multiplies the same number of rows, in memory of their
+    own, zeros among them if need be.
+    """
+    weight = formats.decode(b, dtype=np.float64).T
+    total = np.empty((len(a), len(b)))
+    rows = np.zeros((ROWS, a.shape[1]))
+    for first in range(0, len(a), ROWS):
+        height = min(ROWS, len(a) - first)
+        rows[:height] = formats.decode(a[first : first + height], dtype=np.float64)
+        rows[height:] = 0
+        total[first : first + height] = (rows @ weight)[:height]
+    return total
+
+
+def _parts(x: np.ndarray, cuts: tuple[float, ...]) -> list[np.ndarray]:
+    """Arrays that add up to x, each with its numbers from one cut to the next, smallest first."""
+    size = np.abs(x)
+    return [np.where((low <= size) & (size < high), x, 0) for low, high in zip((0.0, *cuts), (*cuts, np.inf))]
+
+
+def _rounded(sums: list[np.ndarray]) -> np.ndarray:
+    """The sum of two sums of parts, or three, rounded once to float32."""
+    rest, *others, total = sums
+    for other in others:
+        # three are of e5m2 alone: the first sum lies below 2^20.7, the others together below 2^40, where float64 loses
+        # less than 2^-13. All are multiples of 2^-32, so that float64 holds what is added to `rest`
+        total, lost = two_sum(total, other)
+        rest = rest + lost
+    return formats.sum32(total, rest)
+
+
+def _special(a: np.ndarray, b: np.ndarray, finite: np.ndarray) -> np.ndarray:
+    """a @ b.T where NaN or infinity takes part, as IEEE 754 has it; else as in `finite`."""
+    with np.errstate(invalid="ignore"):
+        total = (a @ b.T).astype(np.float32)
+    return np.where(np.isfinite(total), finite, total)
