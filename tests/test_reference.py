@@ -3,6 +3,7 @@
 from fractions import Fraction
 from operator import mul
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -127,6 +128,55 @@ def test_check_reads_torch_and_counts_what_is_not_finite():
     assert reference.check(result, a, w.T) <= 1
 
 
+def test_truth_adds_what_is_added():
+    a, w = operands("normal", 4, 8, 144)
+    c, bias = data("normal", 4, 8, seed=2), formats.cast(data("normal", 1, 8, seed=3)[0], "bfloat16")
+    want = reference.truth(a, w.T) * float(np.float32(0.3)) + c + formats.decode(bias)
+    np.testing.assert_allclose(reference.truth(a, w.T, alpha=0.3, c=c, bias=bias), want, rtol=0, atol=1e-12)
+    total = on_cpu(a, w)
+    for out_format in ("float32", "bfloat16", "float16"):
+        added = formats.cast(c, out_format)
+        finish = {"alpha": 0.3, "c": added, "bias": bias}
+        exact = total * np.float32(0.3) + formats.decode(added) + formats.decode(bias)
+        result = formats.cast(exact, out_format)
+        assert 0 < reference.check(result, a, w.T, **finish) <= 1
+        for left_out in finish:
+            with pytest.raises(ValueError, match="are outside their bound"):
+                reference.check(result, a, w.T, **{name: x for name, x in finish.items() if name != left_out})
+
+
+def test_bfloat16_arrays():
+    """A lost step of 16 is caught, in every format of the result."""
+    a, w = (formats.cast(data("normal", rows, 272, seed=rows), "bfloat16") for rows in (6, 8))
+    wide = [formats.decode(x, dtype=np.float64) for x in (a, w)]
+    np.testing.assert_allclose(reference.truth(a, w.T), wide[0] @ wide[1].T, rtol=0, atol=1e-12)
+    for out_format in ("float32", "bfloat16", "float16"):
+        result = formats.cast(wide[0] @ wide[1].T, out_format)
+        assert reference.check(result, a, w.T) <= 1
+        lossy = wide[0].copy()
+        lossy[:, 160:176] = 0
+        with pytest.raises(ValueError, match="are outside their bound"):
+            reference.check(formats.cast(lossy @ wide[1].T, out_format), a, w.T)
+
+
+def test_blocks_of_32_with_powers_of_two():
+    """Another scale of one block is caught."""
+    random = np.random.default_rng(0)
+    tensors = []
+    for rows in (6, 8):
+        codes = formats.cast(100 * data("normal", rows, 160, seed=rows), "e5m2")
+        scales = random.integers(122, 131, (rows, 5), np.uint8)
+        tensors.append(ScaledTensor(codes, scales.view(ml_dtypes.float8_e8m0fnu), "1x32:ue8m0"))
+    a, w = tensors
+    values = [formats.decode(t.data, dtype=np.float64) * t.expanded() for t in tensors]
+    np.testing.assert_allclose(reference.truth(a, w.T), values[0] @ values[1].T, rtol=1e-12, atol=1e-6)
+    result = on_cpu(a, w)
+    assert 0 < reference.check(result, a, w.T) <= 1
+    a.scales.view(np.uint8)[2, 3] += 1
+    with pytest.raises(ValueError, match=r"result at \(2, \d\) is .* within"):
+        reference.check(result, a, w.T)
+
+
 def test_empty_products():
     for rows, columns, depth in ((0, 8, 128), (4, 0, 128), (4, 8, 0)):
         a, w = operands("normal", rows, columns, depth)
@@ -140,6 +190,11 @@ def test_refusals():
         reference.truth(a, quantize(data("normal", 8, 128), "column"))
     with pytest.raises(ValueError, match="a is scaled 1x128 and b 1x128; wanted one scale for each 128 of K"):
         reference.truth(a, quantize(data("normal", 128, 8), "1x128"))
+    bfloat16 = formats.cast(data("normal", 4, 128), "bfloat16")
+    with pytest.raises(TypeError, match="one of a and b is a ScaledTensor; both or neither are wanted"):
+        reference.truth(bfloat16, w.T)
+    with pytest.raises(TypeError, match="a is float32; wanted bfloat16, or a ScaledTensor"):
+        reference.truth(data("normal", 4, 128), bfloat16.T)
     with pytest.raises(ValueError, match="out_format is e4m3; wanted bfloat16 or float16 or float32"):
         reference.bound(a, w.T, "e4m3")
     with pytest.raises(ValueError, match=r"result has shape \(1, 1\); wanted \(4, 8\)"):

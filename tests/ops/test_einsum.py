@@ -111,6 +111,7 @@ def test_nothing_to_multiply() -> None:
         assert same(kp.einsum(SUM, normal(batch, 4, k), normal(batch, 8, k), c=c), c)
 
 
+@pytest.mark.parametrize("device", ["cpu", "emulated:sm_90a"])
 @pytest.mark.parametrize(
     "expression, a, b, given, error, message",
     [
@@ -122,6 +123,8 @@ def test_nothing_to_multiply() -> None:
         (SUM, normal(2, 4, 16), normal(2, 8, 16), {"order": 1}, ValueError, "order is 1; 'ascending' or 'fast'"),
     ],
 )
-def test_refusals(expression: str, a: Any, b: Any, given: Any, error: type[Exception], message: str) -> None:
+def test_refusals(
+    device: str, expression: str, a: Any, b: Any, given: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
-        kp.einsum(expression, a, b, **given)
+        kp.einsum(expression, a, b, **given, device=device)

@@ -85,6 +85,7 @@ def test_rows_of_c_at_any_distance() -> None:
     assert same(kp.mm(a, b, c=everywhere), kp.mm(a, b, c=everywhere.copy()))
 
 
+@pytest.mark.parametrize("device", ["cpu", "emulated:sm_90a"])
 @pytest.mark.parametrize(
     "given, error, message",
     [
@@ -104,12 +105,13 @@ def test_rows_of_c_at_any_distance() -> None:
         ({"alpha": float("nan")}, ValueError, "alpha is nan; a finite number is wanted"),
     ],
 )
-def test_what_cannot_be_added(given: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_what_cannot_be_added(device: str, given: dict[str, Any], error: type[Exception], message: str) -> None:
     a, b = FACTORS["bfloat16"]
     with pytest.raises(error, match=message):
-        kp.mm(a, b, **given)
+        kp.mm(a, b, **given, device=device)
 
 
+@pytest.mark.parametrize("device", ["cpu", "emulated:sm_90a"])
 @pytest.mark.parametrize(
     "out, error, message",
     [
@@ -126,10 +128,10 @@ def test_what_cannot_be_added(given: dict[str, Any], error: type[Exception], mes
         ([0.0], TypeError, r"out is builtins\.list; wanted a numpy array"),
     ],
 )
-def test_what_cannot_be_written(out: Any, error: type[Exception], message: str) -> None:
+def test_what_cannot_be_written(device: str, out: Any, error: type[Exception], message: str) -> None:
     a, b = FACTORS["bfloat16"]
     with pytest.raises(error, match=message):
-        kp.mm(a, b, out=out)
+        kp.mm(a, b, out=out, device=device)
 
 
 @pytest.mark.parametrize("of", FACTORS)

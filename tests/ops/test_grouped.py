@@ -153,6 +153,7 @@ def test_nothing_to_multiply() -> None:
     assert np.isnan(d[1]).all() and np.array_equal(d[[0, 2, 3]], normal(G, N)[[0, 2, 1]].astype(np.float32))
 
 
+@pytest.mark.parametrize("device", ["cpu", "emulated:sm_90a"])
 @pytest.mark.parametrize(
     "given, error, message",
     [
@@ -172,10 +173,10 @@ def test_nothing_to_multiply() -> None:
         ({"rows": int32(0, 1, 0, 0, 0), "bias": normal(N)}, ValueError, r"bias has shape \[24\]; \[3, 24\] is wanted"),
     ],
 )
-def test_groups_that_are_refused(given: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_groups_that_are_refused(device: str, given: dict[str, Any], error: type[Exception], message: str) -> None:
     a, w = factors("bfloat16", 5)
     with pytest.raises(error, match=message):
-        kp.grouped_mm(a, turned(w), **given)
+        kp.grouped_mm(a, turned(w), **given, device=device)
 
 
 def test_counts_that_are_refused() -> None:
@@ -268,6 +269,7 @@ def test_nothing_of_k() -> None:
     assert kp.grouped_mm_k(normal(8, 32), normal(32, N), ends=int32()).shape == (0, 8, N)
 
 
+@pytest.mark.parametrize("device", ["cpu", "emulated:sm_90a"])
 @pytest.mark.parametrize(
     "ends, message",
     [
@@ -279,6 +281,6 @@ def test_nothing_of_k() -> None:
         (np.zeros(513, np.int32), "G, the number of groups, is 513"),
     ],
 )
-def test_groups_of_k_that_are_refused(ends: np.ndarray, message: str) -> None:
+def test_groups_of_k_that_are_refused(device: str, ends: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        kp.grouped_mm_k(normal(8, 48), normal(48, N), ends=ends)
+        kp.grouped_mm_k(normal(8, 48), normal(48, N), ends=ends, device=device)

@@ -211,6 +211,7 @@ def test_another_order_of_sums_where_there_is_one() -> None:
         kp.mm(a, b, order="any")
 
 
+@pytest.mark.parametrize("device", ["cpu", "emulated:sm_90a"])
 @pytest.mark.parametrize(
     "a, b, message",
     [
@@ -230,9 +231,18 @@ def test_another_order_of_sums_where_there_is_one() -> None:
         ([[1.0]], normal(32, 8), r"a is builtins\.list; wanted a numpy array"),
     ],
 )
-def test_what_does_not_multiply(a: object, b: object, message: str) -> None:
+def test_what_does_not_multiply(device: str, a: object, b: object, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        kp.mm(a, b)
+        kp.mm(a, b, device=device)
+
+
+def test_libraries_do_not_mix() -> None:
+    torch = pytest.importorskip("torch")
+    there = torch.zeros((32, 8), dtype=torch.bfloat16)
+    with pytest.raises(TypeError, match="a is of numpy, b of torch; one library is wanted"):
+        kp.mm(normal(4, 32), there)
+    with pytest.raises(TypeError, match="out is of torch, a of numpy; one library is wanted"):
+        kp.mm(normal(4, 32), normal(32, 8), out=torch.zeros((4, 8), dtype=torch.bfloat16))
 
 
 def test_scales_of_groups_are_for_products_of_groups() -> None:
