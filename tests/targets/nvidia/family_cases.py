@@ -52,7 +52,7 @@ class Case:
         return d
 
 
-def case(problem: Problem, m: int, index: Sequence[int] | None = None, seed: int = 0, blocks: int | None = None) -> Case:
+def case(problem: Problem, m: int, index: Sequence[int] | None = None, seed: int = 0) -> Case:
     """A case of `m` rows (in each plane or group of "counts"). index: rows, ends or counts."""
     random = np.random.default_rng(seed)
     planes_a = problem.op in ("batched_mm", "summed_mm") or problem.by == "counts"
