@@ -10,7 +10,18 @@ import pytest
 from kingpost.assemble import AssemblerNotFound, find_ptxas
 from kingpost.assemble.ptxas import assemble
 from kingpost.formats import BF16, F32
-from kingpost.portable import cast, dequantise, relayout, silu_mul_cast, tile_product, vector_add
+from kingpost.portable import (
+    add_slices,
+    cast,
+    dequantise,
+    masked_silu_mul_cast,
+    relayout,
+    silu_mul_cast,
+    tile_product,
+    transpose,
+    transposed_cast,
+    vector_add,
+)
 from kingpost.program import Launch, Program
 from kingpost.targets.nvidia.ptx import ptx
 from kingpost.targets.nvidia.targets import SM_90A
@@ -42,6 +53,27 @@ def launches() -> dict[str, Launch]:
     for format in (BF16, F32):
         operands = zeros(codes, 4, 128), zeros(f4, 4, 1), zeros(codes, 8, 128), zeros(f4, 1, 1)
         found[f"tile_product, {format}"] = launch(tile_product, SM_90A, *operands, zeros(format.dtype, 4, 8))
+    for columns, kind in ((512, "whole"), (131, "ragged")):
+        source, destination = zeros(np.uint8, columns, columns), zeros(np.uint8, columns, columns)
+        found[f"transpose, {kind}"] = launch(transpose, SM_90A, source, destination)
+        blocks = -(-columns // 128)
+        for format in (BF16, F32):
+            x, c = zeros(f4, 3, 4, columns), zeros(format.dtype, 4, columns)
+            for given in ([], [c]):
+                name = f"add_slices, {format}, {kind}, {len(given)} c"
+                found[name] = launch(add_slices, SM_90A, x, *given, zeros(format.dtype, 4, columns))
+            x, results = zeros(format.dtype, 2, 3, 2 * columns), (zeros(codes, 2, 3, columns), zeros(f4, 2, 3, blocks))
+            counts = zeros(np.int32, 2)
+            found[f"masked_silu_mul_cast, {format}, {kind}"] = launch(masked_silu_mul_cast, SM_90A, x, counts, *results)
+            for options in ({}, {"eps": 1e-4, "reciprocal_scale": True}, {"reciprocal_maximum": True}, {"eps": 0.0}):
+                name, x = f"{format}, {kind}, {options}", zeros(format.dtype, columns, columns)
+                data, scales = zeros(codes, columns, columns), zeros(f4, blocks, blocks)
+                square = launch(cast, SM_90A, x, data, scales, scaling="128x128", **options)
+                found[f"cast 128x128, {name}"] = square
+                for ends in ([], [zeros(np.int32, 2)]):
+                    scales = zeros(f4, columns, columns // 128 + 2 if ends else blocks)
+                    turned = launch(transposed_cast, SM_90A, x, *ends, data, scales, **options)
+                    found[f"transposed_cast, {name}, {len(ends)} ends"] = turned
     return found
 
 
