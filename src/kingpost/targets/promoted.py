@@ -43,7 +43,8 @@ def promoted(
 
 
 def _promote(total: np.ndarray, partial: np.ndarray, a_scales: np.ndarray, b_scales: np.ndarray) -> None:
-    for some in _slices(*total.shape, _PROMOTED):
+    rows, columns = total.shape
+    for some in _slices(rows, columns, _PROMOTED):
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             scale = a_scales[some] * b_scales
         total[some] = formats.fma32(partial[some], scale, total[some])
