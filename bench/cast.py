@@ -1,4 +1,5 @@
-"""The portable casts against the rate at which the GPU copies: 8192 x 7168 bfloat16 to e4m3, scaled "1x128".
+"""The portable casts against the rate at which the GPU copies: 8192 x 7168 bfloat16 to e4m3, in every way of scaling,
+and the pass that transposes codes.
 
 Rates are bytes read and written over time; the copy moves as many bytes as the fused cast, in the same process.
 """
@@ -15,9 +16,9 @@ import typer
 from harness import copies, measure, record
 
 import kingpost as kp
-from kingpost import registry
+from kingpost import quantization, registry
 from kingpost.arrays import view
-from kingpost.portable import cast, silu_mul_cast
+from kingpost.portable import cast, masked_silu_mul_cast, silu_mul_cast, transpose, transposed_cast
 from kingpost.targets.nvidia.targets import SM_90A
 
 GOAL = 0.85  # of the copy's rate
@@ -25,28 +26,84 @@ GOAL = 0.85  # of the copy's rate
 
 @dataclass(frozen=True)
 class Case:
-    """A cast of sets of arrays: (x, data, scales) each, the calls that do it, and the bytes that one moves."""
+    """A pass over sets of arrays, what is read first: the calls that do it, and the bytes that one moves."""
 
-    sets: list[tuple[Any, Any, Any]]
+    sets: list[tuple[Any, ...]]
     calls: list[Callable[[], Any]]
     bytes: int
 
 
-def case(kernel: Any, rows: int, columns: int, source_columns: int, column_major: bool) -> Case:
+def case(kernel: Any, bytes: int, arrays: Callable[[], tuple[Any, ...]], **options: Any) -> Case:
+    """arrays: new arrays for one call; there are as many sets as keep the caches from serving the next."""
     device = registry.find("cuda:0")
-    blocks = -(-columns // 128)
-    moved = rows * (2 * source_columns + columns + 4 * blocks)
     sets, calls = [], []
-    for _ in range(copies(moved)):
-        x = torch.randn(rows, source_columns, device="cuda", dtype=torch.bfloat16)
-        data = torch.empty(rows, columns, device="cuda", dtype=torch.float8_e4m3fn)
-        scales = (
-            torch.empty(blocks, rows, device="cuda").T if column_major else torch.empty(rows, blocks, device="cuda")
-        )
-        call = device.prepare(kernel.launch(SM_90A, view(x), view(data), view(scales)))
-        sets.append((x, data, scales))
+    for _ in range(copies(bytes)):
+        each = arrays()
+        call = device.prepare(kernel.launch(SM_90A, *map(view, each), **options))
+        sets.append(each)
         calls.append(lambda call=call: call(torch.cuda.current_stream().cuda_stream))
-    return Case(sets, calls, moved)
+    return Case(sets, calls, bytes)
+
+
+def numbers(*shape: int) -> Any:
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def codes(*shape: int) -> Any:
+    return torch.empty(*shape, device="cuda", dtype=torch.float8_e4m3fn)
+
+
+def scales(*shape: int) -> Any:
+    return torch.empty(*shape, device="cuda")
+
+
+def row_case(kernel: Any, rows: int, columns: int, wide: int, column_major: bool) -> Case:
+    """Scaled "1x128", of rows of `wide` times `columns` numbers."""
+    blocks = -(-columns // 128)
+
+    def arrays() -> tuple[Any, ...]:
+        of_rows = scales(blocks, rows).T if column_major else scales(rows, blocks)
+        return numbers(rows, wide * columns), codes(rows, columns), of_rows
+
+    return case(kernel, rows * (2 * wide * columns + columns + 4 * blocks), arrays)
+
+
+def other_cases(rows: int, columns: int) -> dict[str, Case]:
+    down, across, size = -(-rows // 128), -(-columns // 128), rows * columns
+    groups, taken = 8, rows // 16  # of each group's rows, half are written
+
+    def square() -> tuple[Any, ...]:
+        return numbers(rows, columns), codes(rows, columns), scales(down, across)
+
+    def turned() -> tuple[Any, ...]:
+        return numbers(rows, columns), codes(columns, rows), scales(columns, down)
+
+    def grouped() -> tuple[Any, ...]:
+        ends = torch.arange(1, groups + 1, device="cuda", dtype=torch.int32) * (rows // groups // 16 * 16)
+        return numbers(rows, columns), ends, codes(columns, rows), scales(columns, rows // 128 + groups)
+
+    def masked() -> tuple[Any, ...]:
+        counts = torch.full((groups,), taken, device="cuda", dtype=torch.int32)
+        each = rows // groups
+        return (
+            numbers(groups, each, 2 * columns),
+            counts,
+            codes(groups, each, columns),
+            scales(groups, each, across),
+        )
+
+    def plain() -> tuple[Any, ...]:
+        return numbers(rows, columns).view(torch.uint8)[:, :columns].contiguous(), codes(columns, rows).view(
+            torch.uint8
+        )
+
+    return {
+        "cast, 128x128": case(cast, 3 * size + 4 * down * across, square, scaling="128x128"),
+        "transposed_cast": case(transposed_cast, 3 * size + 4 * columns * down, turned),
+        "transposed_cast, 8 groups": case(transposed_cast, 3 * size + 4 * columns * down, grouped),
+        "masked_silu_mul_cast, half": case(masked_silu_mul_cast, groups * taken * (5 * columns + 4 * across), masked),
+        "transpose": case(transpose, 2 * size, plain),
+    }
 
 
 def copy_calls(bytes: int) -> list[Callable[[], Any]]:
@@ -56,27 +113,39 @@ def copy_calls(bytes: int) -> list[Callable[[], Any]]:
 
 
 def check(name: str, case: Case) -> None:
-    """The first set against torch: the cast to the bit, the fused one to within a code."""
-    x, data, scales = case.sets[0]
+    """The first set against torch: casts and codes to the bit, the fused ones to within a code."""
+    x, *others = case.sets[0]
     case.calls[0]()
-    if name.startswith("silu"):
+    if name == "transpose":
+        assert torch.equal(others[0], x.T), name
+        return
+    data, scales = others[-2:]
+    if "silu" in name:
+        if x.ndim == 3:
+            taken = int(others[0][0])
+            x, data, scales = (each[0, :taken].contiguous() for each in (x, data, scales))
         gate, up = x.float().chunk(2, dim=1)
         product = torch.nn.functional.silu(gate) * up
         error = (kp.dequantize(kp.ScaledTensor(data, scales, "1x128")) - product).abs()
         assert (error <= product.abs() / 16 + scales.repeat_interleave(128, dim=1) * 2**-9).all(), name
-    else:
-        wanted = kp.quantize(x, "1x128")
-        assert torch.equal(data.view(torch.uint8), wanted.data.view(torch.uint8)), name
-        assert torch.equal(scales, wanted.scales), name
+        return
+    if len(others) == 3:  # ends: the first group
+        end = int(others[0][0])
+        x, data, scales = x[:end], data[:, :end], scales[:, : -(-end // 128)]
+    x = x.T if name.startswith("transposed") else x
+    wanted = quantization.quantize(x, "128x128" if "128x128" in name else "1x128")
+    assert torch.equal(data.contiguous().view(torch.uint8), wanted.data.view(torch.uint8)), name
+    assert torch.equal(scales, wanted.scales), name
 
 
 def main(rows: int = 8192, columns: int = 7168, out: Path = Path("bench/results/cast.json")) -> None:
     torch.manual_seed(0)
     cases = {
-        "cast": case(cast, rows, columns, columns, column_major=False),
-        "cast, scales column-major": case(cast, rows, columns, columns, column_major=True),
-        "silu_mul_cast": case(silu_mul_cast, rows, columns, 2 * columns, column_major=False),
-        "silu_mul_cast, scales column-major": case(silu_mul_cast, rows, columns, 2 * columns, column_major=True),
+        "cast": row_case(cast, rows, columns, 1, column_major=False),
+        "cast, scales column-major": row_case(cast, rows, columns, 1, column_major=True),
+        "silu_mul_cast": row_case(silu_mul_cast, rows, columns, 2, column_major=False),
+        "silu_mul_cast, scales column-major": row_case(silu_mul_cast, rows, columns, 2, column_major=True),
+        **other_cases(rows, columns),
     }
     for name, each in cases.items():
         check(name, each)

@@ -10,7 +10,18 @@ import pytest
 
 from kingpost import emulate, formats
 from kingpost.formats import BF16, F32, Format
-from kingpost.portable import cast, dequantise, relayout, silu_mul_cast, tile_product, vector_add
+from kingpost.portable import (
+    add_slices,
+    cast,
+    dequantise,
+    masked_silu_mul_cast,
+    relayout,
+    silu_mul_cast,
+    tile_product,
+    transpose,
+    transposed_cast,
+    vector_add,
+)
 from kingpost.targets.nvidia.targets import SM_90A
 
 from ..portable.harness import LAYOUTS, launch
@@ -66,6 +77,57 @@ def test_casts(kernel: Any, wide: int, format: Format, columns: int) -> None:
         expect_the_emulators_bits(kernel, x, data, each, results=2)
     for options in ({"power_of_two": True}, {"eps": 0.0}, {"eps": 1.0, "power_of_two": True}):
         expect_the_emulators_bits(kernel, x, data, next(scales(5, columns)), results=2, **options)
+
+
+ROUNDINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"eps": 1e-4, "reciprocal_scale": True},
+    {"reciprocal_maximum": True},
+    {"eps": 0.0, "power_of_two": True},
+)
+
+
+@pytest.mark.parametrize("format", [BF16, F32], ids=str)
+@pytest.mark.parametrize("shape", [(128, 128), (260, 392), (131, 77), (1, 1)], ids=str)
+def test_casts_by_blocks_and_transposed(format: Format, shape: tuple[int, int]) -> None:
+    (rows, columns), x = shape, drawn(*shape, format=format, seed=shape[0])
+    blocks = -(-rows // 128)
+    for rounding in ROUNDINGS:
+        squares = np.zeros((blocks, -(-columns // 128)), np.float32)
+        expect_the_emulators_bits(cast, x, np.zeros(shape, CODES), squares, results=2, scaling="128x128", **rounding)
+        turned = np.zeros((columns, rows), CODES), np.zeros((columns, blocks), np.float32)
+        expect_the_emulators_bits(transposed_cast, x, *turned, results=2, **rounding)
+
+
+@pytest.mark.parametrize("format", [BF16, F32], ids=str)
+@pytest.mark.parametrize("sizes", [[16, 0, 144, 128], [0, 0], [304], [16] * 512], ids=["four", "none", "one", "512"])
+def test_transposed_cast_in_groups(format: Format, sizes: list[int]) -> None:
+    ends = np.cumsum(sizes).astype(np.int32)
+    depth = max(16, int(ends[-1]))
+    results = np.zeros((72, depth), CODES), np.ones((72, depth // 128 + len(sizes)), np.float32)
+    expect_the_emulators_bits(transposed_cast, drawn(depth, 72, format=format), ends, *results, results=2)
+
+
+@pytest.mark.parametrize("format", [BF16, F32], ids=str)
+@pytest.mark.parametrize("columns", [131, 640])
+def test_masked_silu_mul_cast(format: Format, columns: int) -> None:
+    x, counts = drawn(4, 9, 2 * columns, format=format), np.array([3, 0, 9, 1], np.int32)
+    results = np.zeros((4, 9, columns), CODES), np.zeros((4, 9, -(-columns // 128)), np.float32)
+    expect_the_emulators_bits(masked_silu_mul_cast, x, counts, *results, results=2)
+
+
+@pytest.mark.parametrize("shape", [(144, 132), (256, 384), (131, 77), (1, 1)], ids=str)
+def test_transpose(shape: tuple[int, int]) -> None:
+    source = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    expect_the_emulators_bits(transpose, source, np.zeros(shape[::-1], np.uint8))
+
+
+@pytest.mark.parametrize("out", [F32, BF16], ids=str)
+@pytest.mark.parametrize("shape", [(3, 5, 600), (1, 1, 8), (32, 9, 13)], ids=str)
+def test_add_slices(out: Format, shape: tuple[int, int, int]) -> None:
+    x, c = drawn(*shape), drawn(*shape[1:], format=out, seed=1)
+    for given in ([], [c]):
+        expect_the_emulators_bits(add_slices, x, *given, np.zeros(shape[1:], out.dtype))
 
 
 def test_relayout() -> None:
