@@ -28,26 +28,24 @@ from kingpost.scaling import BLOCK, ScaledTensor
 
 
 class _Unit(NamedTuple):
-    """How a tensor core adds: products in a step, fraction bits that it keeps of each addend, mantissa bits of the sum,
-    and the least exponent below which the former count. And how exponents are stored here: their type, and that of a
-    zero, which with any other's lies below every product's."""
+    """How a tensor core adds: products in a step, fraction bits that it keeps of each addend, mantissa bits of the sum.
+    And how exponents are stored here: their type, and that of a zero, which with any other's lies below every
+    product's."""
 
     step: int
     kept: int
     mantissa: int
-    least: int
     type: type
     zero: int
 
 
 _NOTHING = -2000  # the exponent of an empty sum
-_FLOAT8 = _Unit(32, 13, 13, _NOTHING, np.int8, -60)
-_BFLOAT16 = _Unit(16, 25, 23, -133, np.int16, -1000)
+_FLOAT8, _BFLOAT16 = _Unit(32, 13, 13, np.int8, -60), _Unit(16, 25, 23, np.int16, -1000)
 _FRACTION_BITS = {E4M3: 3, E4M3FNUZ: 3, E5M2: 2, BF16: 7, F16: 10, F32: 23}
 _SMALLEST_EXPONENT = {E4M3: -6, E4M3FNUZ: -7, E5M2: -14, BF16: -126, F16: -14, F32: -126}
 _OUT_FORMATS = BF16, F16, F32
 _STEP = 32  # of K that share a scale in "1x32:ue8m0"
-_SMALLEST = 2.0**-149  # float32's smallest number
+_SMALLEST = 2.0**-148  # more than a step loses at the end of float32's range: 2^-149, and 2^-158 of each addend
 _TILE = 64, 256  # outputs bounded at once, so that the temporaries stay in cache
 
 
@@ -280,7 +278,7 @@ def _block_loss(a: _Operand, b: _Operand, start: int, span: int) -> tuple[np.nda
         largest = products.max(axis=0).astype(np.int32)
         spread = np.maximum(below, above)
         most, least = _exponent(np.abs(total) + spread), _exponent(np.abs(total) - spread)  # of the accumulator
-        shared = np.maximum(np.maximum(largest, most), unit.least)
+        shared = np.maximum(largest, most)
         # a product's last bit is product_bits below its exponent: only these reach below the last bit kept
         threshold = np.clip(shared - unit.kept + product_bits, limits.min, limits.max).astype(unit.type)
         short = a.signs[step, :, None] * b.signs[step, None, :]
