@@ -196,3 +196,21 @@ def test_fma_follows_ieee_beyond_numbers_and_broadcasts():
     np.testing.assert_array_equal(got, np.float32([inf, nan, nan, nan, inf, 0]))
     assert formats.fma32(np.zeros((3, 1), np.float32), np.float32(1), np.zeros(4, np.float32)).shape == (3, 4)
     assert formats.fma32(np.float32(2), np.float32(3), np.float32(1)) == 7
+
+
+def test_sums_are_rounded_once():
+    """2^24 + 1 lies between two numbers of float32: what float64 cannot hold decides; and below 2^-126 too."""
+    tie, half = 2.0**24 + 1, 2.0**-150
+    x, y = np.array([tie, tie, tie, half, half, np.inf, 1.0]), np.array([0, 2.0**-60, -(2.0**-60), 2.0**-210, 0, 1, -1])
+    want = np.array([2.0**24, 2.0**24 + 2, 2.0**24, 2.0**-149, 0, np.inf, 0], np.float32)
+    np.testing.assert_array_equal(formats.sum32(x, y), want)
+    total, lost = formats.two_sum(np.array([1.0, 2.0**60]), np.array([2.0**-60, -1.0]))
+    assert total.tolist() == [1, 2.0**60] and lost.tolist() == [2.0**-60, -1]
+
+
+def test_nan_as_kernels_store_it():
+    x = np.array([0xFFC00001, 0x7F800001, 0x3F800000], np.uint32).view(np.float32)
+    wanted = {"float32": (0x7FFFFFFF, 0x3F800000), "bfloat16": (0x7FFF, 0x3F80), "float16": (0x7FFF, 0x3C00)}
+    for name, (nan, one) in wanted.items():
+        result = formats.converted(x, formats.named(name))
+        assert result.view(f"u{result.itemsize}").tolist() == [nan, nan, one]

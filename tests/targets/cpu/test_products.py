@@ -103,3 +103,16 @@ def test_a_row_of_bfloat16_has_the_same_float64_bits_anywhere(columns, depth):
         np.testing.assert_array_equal(float64_product(a[rows], b), whole[rows])
     np.testing.assert_array_equal(float64_product(np.asfortranarray(a), np.asfortranarray(b)), whole)
     np.testing.assert_array_equal(Exact().chain(a, b), whole.astype(np.float32))
+
+
+@pytest.mark.parametrize("other", ["e4m3", "e4m3fnuz"])
+def test_blocks_of_e5m2_and_the_largest_and_smallest_of_others_are_exact(other):
+    """In units of 2^-26 they fit int64, which numpy rounds to float32 once."""
+    rng = np.random.default_rng(3)
+    sizes = {"e5m2": [57344, 2.0**-16, 2.0**12, 4095], "e4m3": [448, 2.0**-9], "e4m3fnuz": [240, 2.0**-10]}
+    a, b = (formats.cast(rng.choice(sizes[name], (9, 128)) * rng.choice([-1, 1], (9, 128)), name)
+            for name in ("e5m2", other))  # fmt: skip
+    x, y = (np.ldexp(formats.decode(t, dtype=np.float64), bits).astype(np.int64) for t, bits in ((a, 16), (b, 10)))
+    want = np.ldexp((x @ y.T).astype(np.float32), -26)
+    np.testing.assert_array_equal(Exact().block(a, b), want)
+    np.testing.assert_array_equal(Exact().block(b, a), want.T)
