@@ -13,7 +13,10 @@ from kingpost.program import Target
 from kingpost.quantization import quantize
 from kingpost.targets.cpu import elementwise
 
-from .harness import IDS, ORDERS, TARGETS, run, same_bits
+from .harness import ORDERS, TARGETS, run, same_bits
+
+ONE_OF_EACH = [target for target in TARGETS if target.name in ("sm_90a", "gfx942")]  # of 32 lanes, and of 64
+IDS = [target.name for target in ONE_OF_EACH]
 
 ROUNDINGS: tuple[dict[str, Any], ...] = (
     {},
@@ -44,7 +47,7 @@ def compare(
     assert same_bits(got[0].view(np.uint8), want[0].view(np.uint8)) and same_bits(got[1], want[1])
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("target", ONE_OF_EACH, ids=IDS)
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", [(130, 264), (3, 5)])
 def test_blocks(target: Target, dtype: Any, shape: tuple[int, int]) -> None:
@@ -53,13 +56,13 @@ def test_blocks(target: Target, dtype: Any, shape: tuple[int, int]) -> None:
         compare(cast, target, [numbers(shape, dtype)], (shape, scales), scaling="128x128", **rounding)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("target", ONE_OF_EACH, ids=IDS)
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=str)
 def test_rows_as_frameworks_round_them(target: Target, rounding: dict[str, Any]) -> None:
     compare(cast, target, [numbers((3, 264), np.float32)], ((3, 264), (3, 3)), **rounding)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("target", ONE_OF_EACH, ids=IDS)
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", [(144, 66), (37, 5)])
 def test_transposed(target: Target, dtype: Any, shape: tuple[int, int]) -> None:
@@ -69,8 +72,8 @@ def test_transposed(target: Target, dtype: Any, shape: tuple[int, int]) -> None:
         compare(transposed_cast, target, given, shapes, **rounding)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=IDS)
-@pytest.mark.parametrize("sizes, order", [([16, 0, 144], o) for o in ORDERS] + [([0, 0], "late"), ([16] * 9, "late")])
+@pytest.mark.parametrize("target", ONE_OF_EACH, ids=IDS)
+@pytest.mark.parametrize("sizes, order", [([16, 0, 144], o) for o in ORDERS] + [([0, 0], "late")])
 def test_transposed_in_groups(target: Target, sizes: list[int], order: str) -> None:
     ends = np.cumsum(sizes).astype(np.int32)
     depth = max(16, int(ends[-1])) + 16  # the last group ends before K
@@ -87,7 +90,7 @@ def test_a_transposed_cast_is_the_cast_of_the_transpose() -> None:
     assert same_bits(data, want.data) and same_bits(scales, want.scales)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("target", ONE_OF_EACH, ids=IDS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("columns, dtype", [(256, ml_dtypes.bfloat16), (131, np.float32)])
 def test_rows_of_a_mixture(target: Target, order: str, columns: int, dtype: Any) -> None:
@@ -99,7 +102,7 @@ def test_rows_of_a_mixture(target: Target, order: str, columns: int, dtype: Any)
         compare(masked_silu_mul_cast, target, [x, counts], ((4, 70, columns), (4, 70, blocks)))
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("target", ONE_OF_EACH, ids=IDS)
 def test_nan_and_infinity_stay_in_their_block(target: Target) -> None:
     x = numbers((130, 264), np.float32)
     x[3, 5], x[129, 200] = np.nan, np.inf

@@ -16,7 +16,7 @@ from kingpost.targets.nvidia.planner import candidates
 
 from .family_cases import Case, case, same_bits
 
-CHIP = replace(H200, multiprocessors=3)
+CHIP = replace(H200, multiprocessors=1)  # so that a block has several tiles
 SCHEDULES = ("late", "early", "random")
 N, K = 8, 272  # n is set by the tile
 
@@ -94,9 +94,9 @@ def runs() -> list[Run]:
 
 
 def made(run: Run) -> tuple[Any, Case]:
-    """The candidate, and a case with a little more than one tile in each direction."""
+    """The candidate, and a case of a little more than one tile of rows, and less or more than one of columns."""
     tile = candidates(run.problem, CHIP)[run.candidate].tile
-    n = tile.columns + 8
+    n = tile.columns - 8 if run.candidate % 2 else tile.columns + 8
     candidate = replace(candidates(replace(run.problem, n=n), CHIP)[run.candidate])
     problem = candidate.problem
     few = not tile.whole

@@ -74,8 +74,10 @@ def test_every_code_but_nan(out: Format) -> None:
 def test_nan_stays_in_its_row_and_column(out: Format) -> None:
     given = operands(70, 72, 272)
     given.a[3, 200] = given.b[5, 0] = np.nan
-    given.scale_a[66, 1] = np.nan
-    d = run(Config(1, 1, 64, 2, 1), given, out)
+    d = poisoned(given, out)
+    made = launch(Config(1, 1, 64, 2, 1), given, d)
+    given.scale_a[66, 1] = np.nan  # which the call would refuse
+    emulate.run(made)
     nan = np.zeros(d.shape, bool)
     nan[[3, 66]] = nan[:, 5] = True
     np.testing.assert_array_equal(np.isnan(d.astype(np.float32)), nan)
