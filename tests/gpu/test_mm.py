@@ -58,8 +58,8 @@ def test_bits_of_the_model_and_of_emulated_blocks(shape: str) -> None:
     assert same_bits(d, given.expected(BF16))
     emulated = poisoned(given, BF16)
     launch = ops.launch_mm(*given.scaled(), emulated, registry.find(EMULATED))
-    config = launch.program.config
-    rows, columns = 64 * config["warpgroups"] * config["subtiles"], config["columns"]
+    tile = launch.program.config["tile"]
+    rows, columns = tile.rows, tile.columns
     tiles = -(-d.shape[0] // rows) * -(-d.shape[1] // columns)
     assert tiles > (2 if shape.startswith("more") else 1) * launch.grid
     emulate.run(launch, blocks=[0, launch.grid - 1])

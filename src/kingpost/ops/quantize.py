@@ -53,8 +53,9 @@ def quantize(
     weights wants it. ends, with transpose: int32 [groups] where groups of K end; each starts a new block of scales
     (`ScaledTensor.ends`), sizes are multiples of 16.
 
-    On a GPU, or where `device` names one, "1x128", "128x128" and transposed e4m3 come from the device's own kernels,
-    all other from torch or numpy; the bits are the same. stream: as for `kingpost.mm`.
+    On a GPU, or where `device` names one, "1x128" and "128x128" of float32 or bfloat16 to e4m3 come from the device's
+    own kernels, all other from torch or numpy; the bits are the same. What is transposed comes from the device's own
+    kernel always, from float32 or bfloat16 with rows contiguous to e4m3. stream: as for `kingpost.mm`.
     Raises TypeError or ValueError naming the argument. NaN and infinity on the host are refused; on a GPU nothing is
     read back: a NaN stays a NaN, and an infinity makes its block's scale infinite.
     """
@@ -204,7 +205,7 @@ def _cast(
     check_rows("x", source)
     check_codes("format", codes)
     floor = quantization.amax_floor(rounding["eps"])
-    if source.device == "cpu" and not given and not np.isfinite(source.numpy()).all():
+    if source.device == "cpu" and "counts" not in given and not np.isfinite(source.numpy()).all():
         raise ValueError("x holds NaN or infinity; finite numbers are wanted")
     scales_shape = kind.scales_shape(shape) if blocks is None else (shape[0], blocks)
     with arrays.on_stream(x, stream):

@@ -47,13 +47,13 @@ BY_BLOCK = (
     TimedTile(BlockTile(1, 1, 128), block=0.262, once=1.0),
     TimedTile(BlockTile(2, 1, 64), block=0.284, once=1.2),
     TimedTile(BlockTile(1, 1, 64), block=0.186, once=0.7),
-    TimedTile(BlockTile(1, 1, 32), block=0.150, once=0.6),
+    TimedTile(BlockTile(1, 1, 32), block=0.170, once=0.6),
     TimedTile(BlockTile(1, 1, 16), block=0.140, once=0.5),
 )
 FEW_ROWS = tuple(
     TimedTile(BlockTile(1, 1, columns, loaded_rows=rows), block, once)
     for rows in (16, 32)  # the fewest first: where all are as fast by the model, they move least
-    for columns, block, once in ((128, 0.26, 0.9), (64, 0.17, 0.6), (32, 0.155, 0.5), (16, 0.12, 0.4))
+    for columns, block, once in ((128, 0.26, 0.9), (64, 0.173, 0.6), (32, 0.163, 0.5), (16, 0.124, 0.4))
 )
 BY_COLUMN = (
     TimedTile(BlockTile(2, 1, 160), block=0.762, once=4.0),
