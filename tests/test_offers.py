@@ -121,7 +121,7 @@ def test_every_cell_is_as_it_says(member: Member, kind: Kind, name: str) -> None
     found = multiply(member, a, b, name)
     for d, left, right in found:
         reference.check(np.ascontiguousarray(d), left, right)
-    if offered != offers.K_ONLY:
+    if offered != offers.K_ONLY and kind in (offers.KINDS[0], offers.KINDS[-1]):  # copies do not look at scales
         for (d, _, _), (same, _, _) in zip(multiply(member, turned(a), turned(b), name), found):
             assert d.tobytes() == same.tobytes()
 

@@ -1,0 +1,102 @@
+"""Walks over groups: every way that rows and K may be divided, and device data that make no sense."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kingpost import emulate
+from kingpost.formats import BF16, E4M3, F32
+from kingpost.registry import Problem
+from kingpost.targets.nvidia.chip import H200
+from kingpost.targets.nvidia.parts.groups import MOST_GROUPS
+from kingpost.targets.nvidia.planner import candidates
+
+from .family_cases import case, same_bits
+
+CHIP = replace(H200, multiprocessors=2)
+FP8 = Problem("grouped_mm", 24, 16, E4M3, E4M3, "1x128", "128x128", BF16)
+BFLOAT16 = Problem("grouped_mm", 24, 16, BF16, BF16, None, None, BF16)
+KINDS = pytest.mark.parametrize("kind", [FP8, BFLOAT16], ids=["e4m3", "bfloat16"])
+
+
+def smallest(problem: Problem) -> Any:
+    """The configuration with the least to emulate."""
+    return min(candidates(problem, CHIP), key=lambda each: each.tile.loaded_rows * each.tile.columns)
+
+
+def check(problem: Problem, m: int, index: list[int]) -> None:
+    found = case(problem, m, index)
+    d = found.result()
+    emulate.run(smallest(problem).bind(found.operands(d)), "random", seed=len(index))
+    assert same_bits(d, found.expected())
+
+
+sizes = st.lists(st.sampled_from([0, 0, 1, 15, 16, 17, 33, 64]), min_size=1, max_size=5)
+
+
+@KINDS
+@given(sizes=sizes, spare=st.integers(0, 3))
+@example(sizes=[0], spare=2)
+@example(sizes=[0, 130, 0], spare=0)
+@settings(max_examples=6, deadline=None)
+def test_ends(kind: Problem, sizes: list[int], spare: int) -> None:
+    m = max(1, sum(sizes) + spare)
+    check(replace(kind, by="ends", groups=len(sizes)), m, np.cumsum(sizes).tolist())
+
+
+@KINDS
+@given(counts=st.lists(st.integers(0, 19), min_size=1, max_size=5))
+@settings(max_examples=6, deadline=None)
+def test_counts(kind: Problem, counts: list[int]) -> None:
+    check(replace(kind, by="counts", groups=len(counts)), 19, counts)
+
+
+@KINDS
+@given(rows=st.lists(st.sampled_from([0, 0, 1, 2, -1, 9]), min_size=1, max_size=40))
+@settings(max_examples=6, deadline=None)
+def test_rows_in_any_order(kind: Problem, rows: list[int]) -> None:
+    check(replace(kind, by="rows", groups=3), len(rows), rows)
+
+
+@KINDS
+@pytest.mark.parametrize("by", ["ends", "counts"])
+def test_the_most_groups(kind: Problem, by: str) -> None:
+    counts = [0] * MOST_GROUPS
+    counts[3] = counts[300] = counts[-1] = 1
+    check(replace(kind, n=8, by=by, groups=MOST_GROUPS), 3, counts if by == "counts" else np.cumsum(counts).tolist())
+
+
+@KINDS
+def test_the_most_groups_of_k(kind: Problem) -> None:
+    sizes = [0] * MOST_GROUPS
+    sizes[0] = sizes[37] = sizes[-1] = 16
+    problem = replace(kind, op="grouped_mm_k", n=8, k=64, groups=MOST_GROUPS, out_format=F32)
+    if kind.a_scaling:
+        problem = replace(problem, b_scaling="1x128")
+    check(problem, 1, np.cumsum(sizes).tolist())
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "by, index",
+    [("ends", [5, 2, 9]), ("ends", [3, 1000, 4]), ("ends", [-1, 5, 9]), ("counts", [99, -1, 2]), ("rows", [7] * 9)],
+)
+def test_device_data_that_make_no_sense(kind: Problem, by: str, index: list[int]) -> None:
+    """The call cannot look at them on a GPU: no block may hang, or touch what is not its own."""
+    problem = replace(kind, by=by, groups=3, c=True)
+    found = case(problem, 9, index)
+    for schedule in ("late", "early", "random"):
+        emulate.run(smallest(problem).bind(found.operands(found.result())), schedule)
+
+
+@pytest.mark.parametrize("ends", [[32, 16, 48], [-1, 16, 48], [16, 9999, 48]])
+def test_ends_of_k_that_make_no_sense(ends: list[int]) -> None:
+    problem = replace(FP8, op="grouped_mm_k", k=48, b_scaling="1x128", groups=3, out_format=F32)
+    found = case(problem, 9, ends)
+    emulate.run(smallest(problem).bind(found.operands(found.result())), "late")
