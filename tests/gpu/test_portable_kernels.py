@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kingpost import emulate, formats
-from kingpost.formats import BF16, F32, Format
+from kingpost.formats import BF16, F16, F32, Format
 from kingpost.portable import (
     add_slices,
     cast,
@@ -122,7 +122,7 @@ def test_transpose(shape: tuple[int, int]) -> None:
     expect_the_emulators_bits(transpose, source, np.zeros(shape[::-1], np.uint8))
 
 
-@pytest.mark.parametrize("out", [F32, BF16], ids=str)
+@pytest.mark.parametrize("out", [F32, BF16, F16], ids=str)
 @pytest.mark.parametrize("shape", [(3, 5, 600), (1, 1, 8), (32, 9, 13)], ids=str)
 def test_add_slices(out: Format, shape: tuple[int, int, int]) -> None:
     x, c = drawn(*shape), drawn(*shape[1:], format=out, seed=1)

@@ -90,6 +90,13 @@ def test_what_a_device_is_asked() -> None:
     assert added.op == "add_slices" and list(last.views) == ["x", "c", "d"] and last["x"].pointer == slices["d"].pointer
 
 
+def test_a_device_rounds_a_sum_once_to_float16() -> None:
+    """The portable kernel that adds the slices rounds to every format that users may ask for."""
+    a, b = normal(2, 16, 16), normal(2, 8, 16)
+    d, total = (kp.einsum(SUM, a, b, out_dtype=each, device="emulated:sm_90a") for each in ("float16", "float32"))
+    assert same(d, total.astype(np.float16))
+
+
 @pytest.mark.parametrize("expression", ["bhr, hdr -> bhd", " BHR,HDR->BHD", "tnk,nmk->tnm"])
 def test_letters_do_not_matter(expression: str) -> None:
     a, w = normal(B, H, R), normal(H, D, R)

@@ -9,7 +9,7 @@ import pytest
 
 from kingpost.assemble import AssemblerNotFound, find_ptxas
 from kingpost.assemble.ptxas import assemble
-from kingpost.formats import BF16, F32
+from kingpost.formats import BF16, F16, F32
 from kingpost.portable import (
     add_slices,
     cast,
@@ -57,11 +57,12 @@ def launches() -> dict[str, Launch]:
         source, destination = zeros(np.uint8, columns, columns), zeros(np.uint8, columns, columns)
         found[f"transpose, {kind}"] = launch(transpose, SM_90A, source, destination)
         blocks = -(-columns // 128)
-        for format in (BF16, F32):
+        for format in (BF16, F16, F32):
             x, c = zeros(f4, 3, 4, columns), zeros(format.dtype, 4, columns)
             for given in ([], [c]):
                 name = f"add_slices, {format}, {kind}, {len(given)} c"
                 found[name] = launch(add_slices, SM_90A, x, *given, zeros(format.dtype, 4, columns))
+        for format in (BF16, F32):
             x, results = zeros(format.dtype, 2, 3, 2 * columns), (zeros(codes, 2, 3, columns), zeros(f4, 2, 3, blocks))
             counts = zeros(np.int32, 2)
             found[f"masked_silu_mul_cast, {format}, {kind}"] = launch(masked_silu_mul_cast, SM_90A, x, counts, *results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kingpost.arrays import View
-from kingpost.formats import BF16, F32, Format
+from kingpost.formats import BF16, F16, F32, Format
 from kingpost.portable.rows import WIDTH, read, row_address, write
 from kingpost.portable.views import aligned, check_rows, stride
 from kingpost.program import Builder, Launch, Target, f32, kernel, u64
@@ -13,12 +13,12 @@ AT_ONCE = 8  # slices whose loads are in flight together
 
 
 def launch(target: Target, x: View, *more: View) -> Launch:
-    """x: float32 [S, M, N]; then c, if there is one, of d's format, and d, bfloat16 or float32: [M, N]. Elements of a
-    row adjacent in all of them."""
+    """x: float32 [S, M, N]; then c, if there is one, of d's format, and d, bfloat16, float16 or float32: [M, N].
+    Elements of a row adjacent in all of them."""
     *given, d = more
     slices, rows, columns = x.shape
     check_rows("x", x, [F32], (None, None, None))
-    check_rows("d", d, (BF16, F32), (rows, columns))
+    check_rows("d", d, (BF16, F16, F32), (rows, columns))
     for c in given:
         check_rows("c", c, [d.format], (rows, columns))
     whole = columns % WIDTH == 0 and all(aligned(each, 16) for each in (x, *more))

@@ -11,7 +11,7 @@ from typing import Any
 from kingpost.arrays import View
 from kingpost.formats import BF16, F32, I32, U32, Format
 from kingpost.portable.block_scale import Divisor, Rounding, scale_of
-from kingpost.portable.rows import row_address
+from kingpost.portable.rows import read_one, row_address
 from kingpost.portable.views import aligned, check, check_rows, stride
 from kingpost.program import Builder, Launch, Register, Registers, Target, f32, kernel, u32, u64
 from kingpost.scaling import BLOCK
@@ -99,7 +99,7 @@ def _pair(
         found = []
         for c in range(COLUMNS):
             at = k.address(line, k.minimum(column + c, columns - 1), format.itemsize)
-            found.append(k.from_bits(k.load_narrow(16, at) << 16) if format is BF16 else k.load(f32, at))
+            found.append(read_one(k, format, at))
         return found
     at = k.address(line, k.minimum(column, columns - COLUMNS), format.itemsize)
     if format is F32:

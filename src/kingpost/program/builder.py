@@ -177,6 +177,14 @@ class Builder:
         """Two f32 rounded to bfloat16, `low` in bits 15:0 of a u32."""
         return self.emit_portable("pack_bf16", low, high)
 
+    def pack_f16(self, low: Registers, high: Registers) -> Any:
+        """Two f32 rounded to float16, infinity beyond its range, `low` in bits 15:0 of a u32."""
+        return self.emit_portable("pack_f16", low, high)
+
+    def unpack_f16(self, half: Registers) -> Any:
+        """The f32 of the float16 in bits 15:0 of a u32."""
+        return self.emit_portable("unpack_f16", half)
+
     def pack_float8(self, a: Registers, b: Registers, c: Registers, d: Registers) -> Any:
         """Four f32 rounded to the target's e4m3, saturated, `a` in bits 7:0 of a u32."""
         return op.portable("pack_float8", f32)(self, a, b, c, d, format=self.target.float8)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kingpost.formats import BF16, E4M3FNUZ, Format, canonical_nan, cast, converted, decode, fma32
+from kingpost.formats import BF16, E4M3FNUZ, F16, Format, canonical_nan, cast, converted, decode, fma32
 from kingpost.program.instruction import Operation, operation
 from kingpost.program.registers import Registers
 from kingpost.program.types import Type, f32, pred, s32, u32, u64
@@ -106,8 +106,8 @@ def _truncated(x: Any, type: Type) -> Any:
     return np.clip(np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0), limits.min, limits.max).astype(type.dtype)
 
 
-def _pack_bf16(warp: Any, low: Any, high: Any) -> Any:
-    halves = [converted(half, BF16).view(np.uint16).astype(np.uint32) for half in (low, high)]
+def _packed(low: Any, high: Any, format: Format) -> Any:
+    halves = [converted(half, format).view(np.uint16).astype(np.uint32) for half in (low, high)]
     return halves[0] | halves[1] << np.uint32(16)
 
 
@@ -126,10 +126,16 @@ def _unpack_float8(warp: Any, a: Any, *, index: int, format: Format) -> Any:
     return _one_nan(decode(codes, format))
 
 
+def _unpack_f16(warp: Any, a: Any) -> Any:
+    return _one_nan(decode(a.astype(np.uint16), F16))
+
+
 _portable("to_f32", (u32, s32), lambda warp, a: a.astype(np.float32), f32)
 _portable("to_u32", (f32,), lambda warp, a: _truncated(a, u32), u32)
 _portable("to_s32", (f32,), lambda warp, a: _truncated(a, s32), s32)
-_portable("pack_bf16", (f32,), _pack_bf16, u32)
+_portable("pack_bf16", (f32,), lambda warp, low, high: _packed(low, high, BF16), u32)
+_portable("pack_f16", (f32,), lambda warp, low, high: _packed(low, high, F16), u32)
+_portable("unpack_f16", (u32,), _unpack_f16, f32)
 _portable("pack_float8", (f32,), _pack_float8, u32)
 _portable("unpack_float8", (u32,), _unpack_float8, f32)
 

@@ -97,4 +97,6 @@ VECTOR: dict[str, Callable[..., Any]] = {
     "v_cvt_u32_f32": lambda a: _to_integer(a, 0, 0xFFFFFFFF).astype(U32),
     "v_cvt_i32_f32": lambda a: _to_integer(a, -(1 << 31), (1 << 31) - 1).astype(S32).view(U32),
     "v_cvt_pk_bf16_f32": _pack_bf16,
+    "v_cvt_f16_f32": lambda a: a.view(F32).astype(np.float16).view(np.uint16).astype(U32),
+    "v_cvt_f32_f16": lambda a: a.astype(np.uint16).view(np.float16).astype(F32).view(U32),
 }  # fmt: skip

@@ -14,6 +14,7 @@ from kingpost.targets.amd.machine import Reg, Value
 
 NAN = 0x7FFFFFFF
 _HIGH_HALVES = 0x07060302  # v_perm_b32: bytes 3 and 2 of both operands
+_LOW_HALVES = 0x05040100
 
 
 def float_bits(value: float) -> int:
@@ -80,6 +81,18 @@ def pack_bf16_in_one(e: Lowering, d: Reg, low: Value, high: Value) -> None:
         e.vector("v_cndmask_b32", result, packed, marked, "vcc")
 
 
+def pack_f16(e: Lowering, d: Reg, low: Value, high: Value) -> None:
+    """Rounded to nearest even, as the code object asks of the mode; NaN becomes 0x7fff."""
+    halves = []
+    for half in (low, high):
+        half, rounded = e.in_vector(half), e.temporary()
+        e.vector("v_cvt_f16_f32", rounded, half)
+        e.vector("v_cmp_u_f32", "vcc", half, half)
+        e.vector("v_cndmask_b32", rounded, rounded, e.in_vector(0x7FFF), "vcc")
+        halves.append(rounded)
+    e.vector("v_perm_b32", d, halves[1], halves[0], e.in_scalar(_LOW_HALVES))
+
+
 def pack_float8(e: Lowering, d: Reg, *values: Value, format: Format) -> None:
     """Clamped first, since the conversion itself overflows to NaN; a NaN passes the clamp as 0x7fffffff."""
     assert format.maximum is not None
@@ -106,16 +119,19 @@ VECTOR: dict[str, Lowered] = {
     "min.f32": "v_min_f32", "max.f32": "v_max_f32", "abs.f32": absolute, "neg.f32": negate,
     "to_f32.u32": "v_cvt_f32_u32", "to_f32.s32": "v_cvt_f32_i32",
     "to_u32.f32": "v_cvt_u32_f32", "to_s32.f32": "v_cvt_i32_f32",
-    "pack_bf16.f32": pack_bf16, "pack_float8.f32": pack_float8, "unpack_float8.u32": unpack_float8,
+    "pack_bf16.f32": pack_bf16, "pack_f16.f32": pack_f16, "unpack_f16.u32": "v_cvt_f32_f16",
+    "pack_float8.f32": pack_float8, "unpack_float8.u32": unpack_float8,
 }  # fmt: skip
 VECTOR_OF_TARGET: dict[str, dict[str, Lowered]] = {"gfx942": {}, "gfx950": {"pack_bf16.f32": pack_bf16_in_one}}
 
 GIVES_NAN = {f"{name}.f32" for name in ("add", "sub", "mul", "div", "fma", "min", "max", "abs", "neg")} | {
-    "unpack_float8.u32"
+    "unpack_float8.u32",
+    "unpack_f16.u32",
 }
 """The operations whose result may be a NaN of the chip's own."""
 
-TAKES_ANY_NAN = (GIVES_NAN - {"unpack_float8.u32"}) | {
-    f"{name}.f32" for name in ("lt", "le", "gt", "ge", "eq", "ne", "to_u32", "to_s32", "pack_bf16", "pack_float8")
+TAKES_ANY_NAN = {name for name in GIVES_NAN if name.endswith(".f32")} | {
+    f"{name}.f32"
+    for name in ("lt", "le", "gt", "ge", "eq", "ne", "to_u32", "to_s32", "pack_bf16", "pack_f16", "pack_float8")
 }
 """The operations that do not look at which NaN an operand is."""

@@ -32,6 +32,7 @@ def object_text(program: Program, places: dict[str, int], lines: list[Line], usa
         "accum_offset": usage.accumulation_offset,
         "next_free_sgpr": max(3, usage.scalar),
         "float_round_mode_32": 0,  # to nearest even
+        "float_round_mode_16_64": 0,
         "float_denorm_mode_32": 3,  # subnormals in and out
         "float_denorm_mode_16_64": 3,
         "ieee_mode": 0,  # min and max give the number where the other is any NaN

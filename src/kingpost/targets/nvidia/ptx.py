@@ -41,6 +41,8 @@ _ARITHMETIC = {
     "to_u32": "cvt.rzi.u32.{t} {d}, {a};",
     "to_s32": "cvt.rzi.s32.{t} {d}, {a};",
     "pack_bf16": "cvt.rn.bf16x2.{t} {d}, {high}, {low};",
+    "pack_f16": "cvt.rn.f16x2.{t} {d}, {high}, {low};",
+    "unpack_f16": "{{ .reg .b16 low, high; mov.b32 {{low, high}}, {a}; cvt.f32.f16 {d}, low; }}",
     "pack_float8": "{{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, {b}, {a}; "
     "cvt.rn.satfinite.e4m3x2.f32 high, {e}, {c}; mov.b32 {d}, {{low, high}}; }}",
     **{name: f"setp.{name}.{{t}} {{d}}, {{a}}, {{b}};" for name in ("lt", "le", "gt", "ge", "eq", "ne")},
