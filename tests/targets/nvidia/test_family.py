@@ -18,7 +18,7 @@ from .family_cases import Case, case, same_bits
 
 CHIP = replace(H200, multiprocessors=1)  # so that a block has several tiles
 SCHEDULES = ("late", "early", "random")
-N, K = 8, 272  # n is set by the tile
+N, K = 8, 144  # n is set by the tile
 
 
 def fp8(op: str = "mm", a: str = "1x128", b: str = "128x128", out: Any = BF16, **more: Any) -> Problem:
@@ -28,7 +28,7 @@ def fp8(op: str = "mm", a: str = "1x128", b: str = "128x128", out: Any = BF16, *
 
 def bf16(op: str = "mm", out: Any = BF16, majors: str = "kk", **more: Any) -> Problem:
     a, b = ("mn" if major == "m" else "k" for major in majors)
-    return Problem(op, N, 136, BF16, BF16, None, None, out, a_major=a, b_major=b, **more)
+    return Problem(op, N, 80, BF16, BF16, None, None, out, a_major=a, b_major=b, **more)
 
 
 # Under all three schedules, in every configuration
@@ -105,7 +105,7 @@ def made(run: Run) -> tuple[Any, Case]:
         m = tile.rows + 8
     index: list[int] | None = None
     if problem.op == "grouped_mm_k":
-        index = [16, 16, problem.k - problem.k % 16]
+        index = [16, 16, problem.k - 16]
     elif problem.by == "rows":
         index = [0] * (m // 2) + [2] * (m - m // 2 - 2) + [-1, 7]
     elif problem.by == "ends":
