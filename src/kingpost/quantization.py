@@ -12,10 +12,12 @@ from kingpost.arrays import library_of
 from kingpost.formats import E4M3, FLOAT8, UE8M0, Format
 from kingpost.scaling import ScaledTensor, Scaling, check_format, check_scaled, decoded, named
 
+SMALLEST_NORMAL = np.float32(2.0**-126)  # its reciprocal is finite
+
 
 @dataclass(frozen=True)
 class Rounding:
-    """How a block's scale and codes come from its numbers; see `quantize`."""
+    """How a block's scale and codes come from its numbers; see `kingpost.quantize`."""
 
     eps: np.float32
     power_of_two: bool = False
@@ -33,21 +35,10 @@ def quantize(
     reciprocal_maximum: bool = False,
     reciprocal_scale: bool = False,
 ) -> ScaledTensor:
-    """`x` with one scale per block, chosen so that the block's largest magnitude becomes the format's largest value.
+    """`kingpost.quantize` by x's own library, which says what the arguments mean.
 
     x: float32, bfloat16 or float16, numpy or torch, [rows, columns] or [batch, rows, columns], any strides. Returns
     data and scales, both contiguous, in the same library and on the same device; numpy and torch give the same bits.
-    In float32, every operation rounded to nearest even:
-
-        scale = max(amax, eps) / format.maximum              (1 if that is 0, which needs eps=0)
-        data  = cast(x / scale, format), saturating
-
-    eps is the floor of amax, which decides what near-zero blocks become; frameworks use 1e-4, 1e-6, 1e-10 (here), 1e-12
-    and 0. power_of_two: the scale is rounded up to the next power of two, at least 2^-126, so that nothing saturates;
-    always so for "1x32:ue8m0".
-    Both are divisions. Frameworks multiply by a rounded reciprocal instead, which differs in the last bit of some:
-    reciprocal_maximum: scale = max(amax, eps) * rn(1 / format.maximum), as vLLM has it (eps 1e-10).
-    reciprocal_scale: data = cast(x * rn(1 / scale)), as DeepGEMM's casts have it (eps 1e-4).
     Raises ValueError naming x if it holds NaN or infinity; data on a GPU are not read back to find out.
     """
     scaling, target = named(scaling), formats.named(format)
@@ -82,6 +73,8 @@ def _quantize_numpy(
     floored, maximum = np.maximum(amax, rounding.eps), np.float32(format.maximum)
     scales = floored * (1 / maximum) if rounding.reciprocal_maximum else floored / maximum
     scales[scales == 0] = 1
+    if rounding.reciprocal_scale:
+        scales = np.maximum(scales, SMALLEST_NORMAL)
     if rounding.power_of_two:
         bits = scales.view(np.int32)
         exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0)
@@ -113,6 +106,8 @@ def _quantize_torch(x: Any, scaling: Scaling, format: Format, rounding: Rounding
     floored, maximum = amax.clamp(min=float(rounding.eps)), amax.new_full((), format.maximum)
     scales = floored * (1 / maximum) if rounding.reciprocal_maximum else floored / maximum
     scales = torch.where(scales == 0, torch.ones_like(scales), scales)
+    if rounding.reciprocal_scale:
+        scales = scales.clamp(min=float(SMALLEST_NORMAL))
     if rounding.power_of_two:
         bits = scales.view(torch.int32)
         exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0).to(torch.int32)

@@ -78,8 +78,8 @@ def test_floors(target: Target, name: str, eps: float) -> None:
     x[:, ::2] = x[:, ::2] * np.float32(1e-6)
     x[0, : wide(name, 128)] = 0
     x[1, 128:140] = np.float32(1e-44)
-    for power_of_two in (False, True):
-        check(name, target, x, 256, eps=eps, power_of_two=power_of_two)
+    for options in ({}, {"power_of_two": True}, {"reciprocal_scale": True}):
+        check(name, target, x, 256, eps=eps, **options)
 
 
 @every_target
@@ -110,8 +110,8 @@ def test_nan_and_infinity(target: Target, name: str) -> None:
     """NaN is left out of the scale; infinity makes it infinite, or 2^127."""
     x = drawn(3, wide(name, 384), F32, seed=5)
     x[0, 3], x[1, 130], x[2, 300] = np.nan, np.inf, -np.inf
-    for power_of_two in (False, True):
-        check(name, target, x, 384, power_of_two=power_of_two)
+    for options in ({}, {"power_of_two": True}, {"eps": 0.0}, {"reciprocal_scale": True}):
+        check(name, target, x, 384, **options)
     data, scales = results(target, 3, 384)
     run(cast, target, np.ascontiguousarray(x[:, :384]), data, scales)
     values = formats.decode(data)

@@ -42,11 +42,19 @@ def quantize(
         scale = max(amax, eps) / maximum                     (1 if that is 0, which needs eps=0)
         data  = cast(x / scale, format), saturating
 
-    eps is the floor of amax, which decides what near-zero blocks become; frameworks use 1e-4, 1e-6, 1e-10 (here), 1e-12
-    and 0. power_of_two: the scale is rounded up to the next power of two, at least 2^-126; always so in ue8m0.
-    Frameworks that multiply by rounded reciprocals get other last bits. reciprocal_maximum: scale = max(amax, eps) *
-    rn(1 / maximum), as in vLLM (eps 1e-10). reciprocal_scale: data = cast(x * rn(1 / scale)), as in DeepGEMM's casts
-    (eps 1e-4).
+    eps is the floor of amax, which decides what near-zero blocks become. power_of_two: the scale is rounded up to the
+    next power of two, at least 2^-126, so that nothing saturates; always so in ue8m0. reciprocal_maximum: scale =
+    max(amax, eps) * rn(1 / maximum), which differs in the last bit of some. reciprocal_scale: data = cast(x * rn(1 /
+    scale)), which differs in some codes; the scale is at least 2^-126 then. What frameworks do, with power_of_two=True
+    where they ask for ue8m0:
+
+        DeepGEMM        eps=1e-4, reciprocal_scale=True; on a GPU reciprocal_maximum=True too, where torch divides by
+                        a number by multiplying with its reciprocal
+        vLLM            reciprocal_maximum=True
+        SGLang, verl    the defaults
+        TE              eps=0, power_of_two=True
+        lmdeploy        eps=1e-6, reciprocal_maximum=True gives its scales; no setting its codes, x * rn(448 / amax)
+
     layout: of the scales' memory, "row-major", "column-major" or "deepgemm" (columns padded to 4).
 
     transpose: x.T is quantised, "1x128" along x's rows, in one pass: x [K, M] gives data [M, K], as the gradient of

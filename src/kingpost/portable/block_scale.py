@@ -8,6 +8,7 @@ import numpy as np
 
 from kingpost.formats import Format
 from kingpost.program import Builder, Register, Registers
+from kingpost.quantization import SMALLEST_NORMAL
 
 SMALLEST = 2.0**-80  # from here on, remainders are exact wherever a code is not zero
 
@@ -50,6 +51,8 @@ def scale_of(k: Builder, largest: Register, eps: Register, rounding: Rounding) -
         scale = k.emit_portable("div", floored, maximum)
     if rounding.small:
         scale = k.select(scale == 0.0, 1.0, scale)
+        if rounding.reciprocal_scale:
+            scale = k.maximum(scale, float(SMALLEST_NORMAL))
     if rounding.power_of_two:
         exponent = (k.bits(scale) + 0x7FFFFF) >> 23  # rounded up
         scale = k.from_bits(k.minimum(k.maximum(exponent, 1), 254) << 23)

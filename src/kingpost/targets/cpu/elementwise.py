@@ -11,6 +11,7 @@ import numpy as np
 
 from kingpost import formats, quantization
 from kingpost.formats import F32
+from kingpost.portable.block_scale import Rounding
 from kingpost.portable.exponential import OnArrays, silu
 from kingpost.scaling import BLOCK, named
 
@@ -26,7 +27,9 @@ def cast(x: np.ndarray, data: np.ndarray, scales: np.ndarray, *, scaling: str = 
     """x [M, K] to data, e4m3 or e4m3fnuz, and scales, as `kingpost.quantize` does where x is finite.
 
     A NaN becomes a NaN code, and the others of its block are scaled without it. An infinity makes the scale of its
-    block infinite, 2^127 with power_of_two. rounding: eps, power_of_two, reciprocal_maximum, reciprocal_scale.
+    block infinite and itself a NaN code, and so it does to the others, or makes them zero where they are divided at
+    once (a small eps) or multiplied by the reciprocal; with power_of_two the scale is 2^127. rounding: eps,
+    power_of_two, reciprocal_maximum, reciprocal_scale.
     """
     x, format, kind = _float32(x), formats.of(data.dtype), named(scaling)
     finite = np.where(np.isfinite(x), x, np.float32(0))
@@ -34,9 +37,14 @@ def cast(x: np.ndarray, data: np.ndarray, scales: np.ndarray, *, scaling: str = 
     data[...], scales[...] = quantized.data, quantized.scales
     if np.isinf(x).any():
         infinite = quantization.quantize(np.isinf(x).astype(np.float32), kind, format=format, eps=0.0).scales != 1
-        inside, power_of_two = kind.expand(infinite, x.shape), rounding.get("power_of_two", False)
-        scales[infinite] = 2.0**127 if power_of_two else np.inf
-        data[inside] = formats.cast(x[inside] / np.float32(2.0**127), format) if power_of_two else np.float32(np.nan)
+        inside, how = kind.expand(infinite, x.shape), Rounding.of(format, **rounding)
+        if how.power_of_two:
+            scales[infinite], data[inside] = 2.0**127, formats.cast(x[inside] / np.float32(2.0**127), format)
+        else:
+            scales[infinite], data[inside] = np.inf, np.float32(np.nan)
+            if how.small or how.reciprocal_scale:
+                zeros = inside & np.isfinite(x)
+                data[zeros] = formats.cast(np.copysign(np.float32(0), x[zeros]), format)
     data[np.isnan(x)] = np.float32(np.nan)
 
 
