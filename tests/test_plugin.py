@@ -77,6 +77,22 @@ def test_what_it_has_no_kernel_for_is_refused() -> None:
         ops.add(np.ones(4, np.float32), np.ones(4, np.float32), device="millrace")
 
 
+@pytest.mark.parametrize("given", [{"alpha": 2.0}, {"bias": np.ones(8, "f4")}, {"c": np.ones((8, 8), "f4")}], ids=str)
+def test_it_does_not_offer_products_with_what_it_would_not_add(given: dict[str, Any]) -> None:
+    a, b = operands(8, 8, 256)
+    with pytest.raises(plan.Unsupported, match="millrace has no kernel for mm"):
+        kp.mm(a, b, out_dtype="float32", device="millrace", **given)
+
+
+@pytest.mark.parametrize("scaling", ["1x128", "128x128"])
+@pytest.mark.parametrize("rounding", [{}, {"reciprocal_maximum": True}, {"reciprocal_scale": True}], ids=str)
+def test_casts_that_it_does_not_know_are_the_hosts(scaling: str, rounding: dict[str, Any]) -> None:
+    x = np.random.default_rng(0).standard_normal((200, 256), dtype=np.float32)
+    got, want = (kp.quantize(x, scaling, **where, **rounding) for where in ({"device": "millrace"}, {}))
+    assert np.array_equal(got.data.view(np.uint8), want.data.view(np.uint8))
+    assert np.array_equal(got.scales, want.scales)
+
+
 def test_a_missing_wait_is_a_hazard() -> None:
     from millrace.executor import Executor, Hazard
     from millrace.isa import Program, Wait

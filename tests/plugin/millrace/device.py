@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kingpost.formats import E4M3
 from kingpost.registry import AnyProblem, Device, Elementwise, HostMemory, Operands, Problem
@@ -52,14 +53,20 @@ class Millrace(HostMemory):
 
     def candidates(self, problem: AnyProblem) -> Sequence[Product | Cast]:
         match problem:
-            case Problem(op="mm" | "tile_product", a_scaling="1x128", b_scaling="128x128", order="ascending"):
-                return [Product(problem)] if (problem.a_format, problem.b_format) == (E4M3, E4M3) else []
-            case Elementwise(op="cast") if dict(problem.formats)["data"] is E4M3:
+            case Problem(op="mm" | "tile_product", n=n, k=k):
+                plain = Problem(problem.op, n, k, E4M3, E4M3, "1x128", "128x128", problem.out_format)
+                return [Product(problem)] if problem == plain else []  # nothing added, no other order, no groups
+            case Elementwise(op="cast") if dict(problem.formats)["data"] is E4M3 and _known(dict(problem.options)):
                 return [Cast(problem)]
         return []  # kingpost then says that this device has no kernel for it
 
     def prepare(self, launch: Program) -> Callable[[int], None]:
         return lambda stream: Executor(launch).run()
+
+
+def _known(options: dict[str, Any]) -> bool:
+    """Whether a cast is one that the drain does: scaled by row and divided, not multiplied by reciprocals."""
+    return options["scaling"] == "1x128" and not any(options.get(f"reciprocal_{of}") for of in ("maximum", "scale"))
 
 
 class Family:
