@@ -79,6 +79,17 @@ def test_layouts(layout: str, strides: tuple[int, int], device: str | None) -> N
 
 
 @pytest.mark.parametrize("device", [None, EMULATED])
+def test_layouts_of_other_scales(device: str | None) -> None:
+    x, batch = numbers(700, 200), numbers(3, 5, 200)
+    wanted = {"column-major": ((4, 24), (40, 4, 20)), "deepgemm": ((4, 32), (64, 4, 32))}
+    for layout, (strides, strides_of_batch) in wanted.items():
+        square = kp.quantize(x, "128x128", layout=layout, device=device)
+        assert square.scales.strides == strides and same(square, kp.quantize(x, "128x128"))
+        several = kp.quantize(batch, "1x128", layout=layout, device=device)
+        assert several.scales.strides == strides_of_batch and same(several, kp.quantize(batch, "1x128"))
+
+
+@pytest.mark.parametrize("device", [None, EMULATED])
 def test_transposed(device: str | None) -> None:
     x = numbers(272, 40)
     assert same(kp.quantize(x, "1x128", transpose=True, device=device), kp.quantize(x.T, "1x128"))
@@ -118,6 +129,7 @@ X, ENDS = numbers(256, 32), np.array([128, 256], np.int32)
         ({"transpose": True, "ends": ENDS - 8}, ValueError, "sizes that are multiples of 16 are wanted"),
         ({"transpose": True, "ends": np.zeros(513, np.int32)}, ValueError, "ends has 513 groups; 512 at most"),
         ({"layout": "left"}, ValueError, "layout is 'left'; wanted one of row-major, column-major"),
+        ({"scaling": "1x32:ue8m0", "layout": "deepgemm"}, ValueError, "layout is 'deepgemm' with scaling 1x32"),
         ({"scaling": "2x2"}, ValueError, "scaling is '2x2'; wanted one of 1x128"),
         ({"device": "abacus"}, ValueError, "device is 'abacus'"),
     ],

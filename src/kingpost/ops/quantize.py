@@ -9,7 +9,7 @@ import numpy as np
 
 from kingpost import arrays, formats, plan, quantization, registry, scaling
 from kingpost.arrays import View, view
-from kingpost.formats import E4M3, Format
+from kingpost.formats import E4M3, F32, Format
 from kingpost.ops.elementwise import CODES, FLOATS, check_codes, check_float, check_rows, check_shape, run
 from kingpost.registry import Device
 from kingpost.scaling import BLOCK, SCALINGS, ScaledTensor, Scaling
@@ -55,7 +55,8 @@ def quantize(
         TE              eps=0, power_of_two=True
         lmdeploy        eps=1e-6, reciprocal_maximum=True gives its scales; no setting its codes, x * rn(448 / amax)
 
-    layout: of the scales' memory, "row-major", "column-major" or "deepgemm" (columns padded to 4).
+    layout: of float32 scales' memory, "row-major", "column-major" or "deepgemm" (columns padded to 4); each matrix of
+    a batch by itself.
 
     transpose: x.T is quantised, "1x128" along x's rows, in one pass: x [K, M] gives data [M, K], as the gradient of
     weights wants it. ends, with transpose: int32 [groups] where groups of K end; each starts a new block of scales
@@ -228,10 +229,12 @@ def _cast(
 
 def _laid_out(t: ScaledTensor, layout: str) -> ScaledTensor:
     """The tensor with its scales in another layout."""
-    if layout == "row-major" or t.scales.ndim != 2:
-        if layout not in scaling.LAYOUTS:
-            raise ValueError(f"layout is {layout!r}; wanted one of {', '.join(scaling.LAYOUTS)}")
+    if layout not in scaling.LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; wanted one of {', '.join(scaling.LAYOUTS)}")
+    if layout == "row-major":
         return t
+    if t.scaling.format is not F32:
+        raise ValueError(f"layout is {layout!r} with scaling {t.scaling}; 'row-major' is wanted")
     moved = scaling.empty_scales(tuple(t.scales.shape), layout, like=t.scales)
     moved[...] = t.scales
     return ScaledTensor(t.data, moved, t.scaling)
