@@ -54,7 +54,8 @@ def _read_singly(k: Builder, format: Format, row: Register, column: Register, co
     values = k.array(f32, WIDTH)
     for i, value in enumerate(values):
         address = k.address(row, k.minimum(column + i, columns - 1), format.itemsize)
-        k.select(column + i < columns, read_one(k, format, address), 0.0, into=value)
+        element = read_one(k, format, address)
+        k.select(column + i < columns, element, 0.0, into=value)
     return values
 
 
