@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from kingpost.assemble import AssemblerNotFound, Binary, find_ptxas
 from kingpost.assemble.ptxas import assemble, register_budgets
-from kingpost.formats import BF16, E4M3, F32
+from kingpost.formats import BF16, E4M3, E5M2, F16, F32
 from kingpost.program import Builder, Program, Type, f32, pred, s32, u32, u64
 from kingpost.program.operations import PORTABLE
 from kingpost.registry import Problem
+from kingpost.targets.nvidia.bf16_candidates import Bf16Candidate
 from kingpost.targets.nvidia.chip import H200
-from kingpost.targets.nvidia.fp8_candidates import Fp8Candidate, candidates
+from kingpost.targets.nvidia.fp8_candidates import Fp8Candidate
+from kingpost.targets.nvidia.planner import candidates
 from kingpost.targets.nvidia.ptx import check_register_budgets, ptx, registers_at_entry
 
 MOST_LINES, MOST_UNROLLED_BLOCKS = 1500, 8  # ptxas takes time as the cube of the unroll
@@ -24,6 +27,72 @@ CANDIDATES = {
     for out in (BF16, F32)
     for candidate in candidates(Problem("mm", 4096, 7168, E4M3, E4M3, "1x128", "128x128", out), H200)
 }
+
+# The texts of the family: every tile by every walk, what becomes of a total and the majors going round among them; and
+# the tiles with the most registers by everything that may become of a total.
+FP8 = Problem("mm", 4096, 7168, E4M3, E4M3, "1x128", "128x128", BF16)
+BFLOAT16 = Problem("mm", 4096, 7168, BF16, BF16, None, None, BF16)
+SCALINGS = {
+    "block": FP8,
+    "column": replace(FP8, b_scaling="1x128", a_format=E5M2),
+    "step": replace(FP8, a_scaling="1x32:ue8m0", b_scaling="1x32:ue8m0", b_format=E5M2),
+    "bfloat16": BFLOAT16,
+}
+MAJORS = (("k", "k"), ("k", "mn"), ("mn", "k"), ("mn", "mn"))
+WALKS = {
+    "dense": {},
+    "batched": {"op": "batched_mm", "groups": 4},
+    "summed": {"op": "summed_mm", "groups": 70},
+    "rows": {"op": "grouped_mm", "by": "rows", "groups": 4},
+    "ends": {"op": "grouped_mm", "by": "ends", "groups": 4},
+    "counts": {"op": "grouped_mm", "by": "counts", "groups": 4},
+    "over K": {"op": "grouped_mm_k", "groups": 4},
+}
+FINISHES = {
+    f"{out}, {name}": {"out_format": out, **what}
+    for name, what in {
+        "plain": {},
+        "c": {"c": True},
+        "c in place, alpha": {"c": True, "in_place": True, "alpha": True},
+        "bias": {"bias": F16},
+        "c, bias, alpha": {"c": True, "bias": BF16, "alpha": True},
+        "c in place, bias, alpha": {"c": True, "in_place": True, "bias": F32, "alpha": True},
+    }.items()
+    for out in (BF16, F16, F32)
+}
+
+
+def family() -> dict[str, Fp8Candidate | Bf16Candidate]:
+    found = {}
+    for scaling, plain in SCALINGS.items():
+        for number, (walk, where) in enumerate(WALKS.items()):
+            every = 2 if walk in ("batched", "summed") else 1  # the dense walk but for planes
+            for i in range(0, len(candidates(replace(plain, **where), H200)), every):
+                finish, what = list(FINISHES.items())[(5 * number + i) % len(FINISHES)]
+                a_major, b_major = MAJORS[(number + i) % 4 if scaling == "bfloat16" else 0]
+                if walk == "summed":
+                    finish, what = "plain", {"out_format": F32}
+                if walk == "over K":
+                    what = what | {"bias": None}
+                turned = replace(plain, **where, **what, b_major=b_major)
+                offered = candidates(replace(turned, a_major=a_major), H200)
+                names = [each.tile for each in offered]
+                tile = candidates(turned, H200)[i].tile
+                if tile not in names:  # few rows of a need K contiguous
+                    a_major, offered = "k", candidates(turned, H200)
+                    names = [each.tile for each in offered]
+                name = f"{scaling}, {walk}, {finish}, {a_major}-{b_major}, {tile}"
+                found[name] = offered[names.index(tile)]
+        for finish, what in FINISHES.items():
+            offered = candidates(replace(plain, **what), H200)
+            most = max(each.tile.subtiles * each.tile.columns for each in offered)
+            for each in offered:
+                if each.tile.subtiles * each.tile.columns == most and each.tile.warpgroups == 2:
+                    found[f"{scaling}, dense, {finish}, k-k, {each.tile}"] = each
+    return found
+
+
+FAMILY = family()
 
 
 def assembled(text: str) -> Binary:
@@ -50,6 +119,14 @@ def test_ptxas_accepts_without_a_remark(candidate: Fp8Candidate) -> None:
     binary = assembled(ptx(candidate.program))
     budgets = [role.registers for role in candidate.program.roles()]
     assert sorted(register_budgets(binary.image)) == sorted(budgets)
+    assert binary.spill_bytes == binary.stack_bytes == 0
+    assert candidate.program.shared_bytes + binary.shared_bytes <= H200.shared_bytes
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_ptxas_accepts_the_family_without_a_remark(name: str) -> None:
+    candidate = FAMILY[name]
+    binary = assembled(ptx(candidate.program))
     assert binary.spill_bytes == binary.stack_bytes == 0
     assert candidate.program.shared_bytes + binary.shared_bytes <= H200.shared_bytes
 
