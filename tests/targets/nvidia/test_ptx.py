@@ -66,29 +66,30 @@ def family() -> dict[str, Fp8Candidate | Bf16Candidate]:
     found = {}
     for scaling, plain in SCALINGS.items():
         for number, (walk, where) in enumerate(WALKS.items()):
-            every = 2 if walk in ("batched", "summed") else 1  # the dense walk but for planes
-            for i in range(0, len(candidates(replace(plain, **where), H200)), every):
+            for i, tile in enumerate(each.tile for each in candidates(replace(plain, **where), H200)):
+                if walk != "dense" and tile.loaded_rows == 32:  # as with 16
+                    continue
                 finish, what = list(FINISHES.items())[(5 * number + i) % len(FINISHES)]
-                a_major, b_major = MAJORS[(number + i) % 4 if scaling == "bfloat16" else 0]
                 if walk == "summed":
-                    finish, what = "plain", {"out_format": F32}
+                    finish, what = "float32, plain", {"out_format": F32}
                 if walk == "over K":
-                    what = what | {"bias": None}
-                turned = replace(plain, **where, **what, b_major=b_major)
-                offered = candidates(replace(turned, a_major=a_major), H200)
-                names = [each.tile for each in offered]
-                tile = candidates(turned, H200)[i].tile
-                if tile not in names:  # few rows of a need K contiguous
-                    a_major, offered = "k", candidates(turned, H200)
-                    names = [each.tile for each in offered]
-                name = f"{scaling}, {walk}, {finish}, {a_major}-{b_major}, {tile}"
-                found[name] = offered[names.index(tile)]
+                    finish, what = f"{finish}, no bias", what | {"bias": None}
+                majors = MAJORS[(number + i) % len(MAJORS)] if scaling == "bfloat16" else MAJORS[0]
+                if not tile.whole:  # few rows of a need K contiguous
+                    majors = "k", majors[1]
+                problem = replace(plain, **where, **what, a_major=majors[0], b_major=majors[1])
+                (candidate,) = (each for each in candidates(problem, H200) if each.tile == tile)
+                found[f"{scaling}, {walk}, {finish}, {'-'.join(majors)}, {tile}"] = candidate
+        most = max(each.tile.subtiles * each.tile.columns for each in candidates(plain, H200))
         for finish, what in FINISHES.items():
-            offered = candidates(replace(plain, **what), H200)
-            most = max(each.tile.subtiles * each.tile.columns for each in offered)
-            for each in offered:
+            for each in candidates(replace(plain, **what), H200) if scaling != "step" else ():
                 if each.tile.subtiles * each.tile.columns == most and each.tile.warpgroups == 2:
                     found[f"{scaling}, dense, {finish}, k-k, {each.tile}"] = each
+        for walk in ("batched", "rows", "counts"):
+            what = {"out_format": F32, "c": True, "bias": F32, "alpha": True}
+            for each in candidates(replace(plain, **WALKS[walk], **what), H200):
+                if each.tile.warpgroups * each.tile.subtiles > 2 or each.tile.columns > 128:
+                    found[f"{scaling}, {walk}, float32, c, bias, alpha, k-k, {each.tile}"] = each
     return found
 
 

@@ -66,10 +66,10 @@ class Finisher:
         if finish.alpha:
             k.emit_portable("mul", total, self.alpha, into=total)
         if finish.loads_c:
-            self._add_c(total, plane_d, row, end, column)
-        if finish.bias is not None:
             with k.when(column < self.columns):  # always: a branch keeps the loads of bias from those of c
-                self._add_bias(total, plane_b, column)
+                self._add_c(total, plane_d, row, end, column)
+        if finish.bias is not None:
+            self._add_bias(total, plane_b, column)
 
     def _add_c(self, total: Registers, plane: Operand, row: Register, end: Register, column: Register) -> None:
         k, format = self.k, self.finish.out
