@@ -1,4 +1,4 @@
-"""Walks over groups: every way that rows and K may be divided, and device data that make no sense."""
+"""Walks: every way that rows and K may be divided among groups, device data that make no sense, and dense shapes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,23 @@ KINDS = pytest.mark.parametrize("kind", [FP8, BFLOAT16], ids=["e4m3", "bfloat16"
 
 def smallest(problem: Problem) -> Any:
     """The configuration with the least to emulate."""
-    return min(candidates(problem, CHIP), key=lambda each: each.tile.loaded_rows * each.tile.columns)
+    return min(taking(problem, 0), key=lambda each: each.tile.loaded_rows * each.tile.columns)
+
+
+def taking(problem: Problem, m: int) -> list[Any]:
+    """The configurations that take m rows."""
+    return [each for each in candidates(problem, CHIP) if each.tile.whole or m <= each.tile.loaded_rows]
+
+
+def same(candidate: Any, problem: Problem, m: int, index: list[int] | None, schedule: str = "random") -> None:
+    found = case(problem, m, index)
+    d = found.result()
+    emulate.run(candidate.bind(found.operands(d)), schedule, seed=m)
+    assert same_bits(d, found.expected())
 
 
 def check(problem: Problem, m: int, index: list[int]) -> None:
-    found = case(problem, m, index)
-    d = found.result()
-    emulate.run(smallest(problem).bind(found.operands(d)), "random", seed=len(index))
-    assert same_bits(d, found.expected())
+    same(smallest(problem), problem, m, index)
 
 
 sizes = st.lists(st.sampled_from([0, 0, 1, 15, 16, 17, 33, 64]), min_size=1, max_size=5)
@@ -95,8 +104,35 @@ def test_device_data_that_make_no_sense(kind: Problem, by: str, index: list[int]
         emulate.run(smallest(problem).bind(found.operands(found.result())), schedule)
 
 
+@KINDS
 @pytest.mark.parametrize("ends", [[32, 16, 48], [-1, 16, 48], [16, 9999, 48]])
-def test_ends_of_k_that_make_no_sense(ends: list[int]) -> None:
-    problem = replace(FP8, op="grouped_mm_k", k=48, b_scaling="1x128", groups=3, out_format=F32)
+def test_ends_of_k_that_make_no_sense(kind: Problem, ends: list[int]) -> None:
+    problem = replace(kind, op="grouped_mm_k", k=48, groups=3, out_format=F32)
+    if kind.a_scaling:
+        problem = replace(problem, b_scaling="1x128")
     found = case(problem, 9, ends)
-    emulate.run(smallest(problem).bind(found.operands(found.result())), "late")
+    for schedule in ("late", "early", "random"):
+        emulate.run(smallest(problem).bind(found.operands(found.result())), schedule)
+
+
+# Dense products of any shape
+
+
+@KINDS
+@given(m=st.integers(1, 300), n=st.integers(1, 9), k=st.integers(1, 24), choice=st.integers(0, 99))
+@example(m=1, n=1, k=1, choice=0)
+@example(m=300, n=9, k=3, choice=3)
+@settings(max_examples=12, deadline=None)
+def test_dense_shapes(kind: Problem, m: int, n: int, k: int, choice: int) -> None:
+    """Every tile may meet any number of rows that it takes, and tiles of any number, odd ones too."""
+    problem = replace(kind, op="mm", n=8 * n, k=16 * k)
+    offered = taking(problem, m)
+    same(offered[choice % len(offered)], problem, m, None, "random")
+
+
+@KINDS
+@pytest.mark.parametrize("m, n, k", [(3, 576, 144), (5, 200, 144), (9, 24, 512), (2, 40, 2112)])
+def test_dense_shapes_of_models(kind: Problem, m: int, n: int, k: int) -> None:
+    """The columns of a latent, columns that are no multiple of 64, and K of whole and of part blocks."""
+    problem = replace(kind, op="mm", n=n, k=k)
+    same(smallest(problem), problem, m, None, "early")
