@@ -121,6 +121,29 @@ def test_bits_by_the_calls(torch: Any, name: str) -> None:
     assert same_bits(call(torch, given), given.expected())
 
 
+@pytest.mark.parametrize("name", ["all at once", "counts", "ends", "bfloat16, rows", "over K, in place"])
+def test_numpy_arrays_are_taken_there_and_back(name: str) -> None:
+    """What belongs to no group keeps what the caller's array held."""
+    problem = replace(PROBLEMS[name], n=136)
+    given = case(problem, 77, index(problem, 77), seed=4)
+    if problem.by == "rows":
+        given.arrays["rows"][-1] = -1  # a group that there is not is refused where the call can see it
+    arrays, result = given.arrays, given.result()
+    scaled = problem.a_scaling is not None
+    ends = arrays.get("ends") if problem.op == "grouped_mm_k" else None
+    a, b = (
+        kp.ScaledTensor(arrays[name], arrays[f"scale_{name}"], kind, ends) if scaled else arrays[name]
+        for name, kind in (("a", problem.a_scaling), ("b", problem.b_scaling))
+    )
+    b = b.mT if scaled else b.swapaxes(-1, -2)
+    more = {name: arrays[name] for name in ("c", "bias", "rows", "ends", "counts") if name in arrays}
+    if problem.in_place:
+        more["c"] = result
+    multiply = getattr(kp, problem.op)
+    assert multiply(a, b, out=result, device=GPU, **more, **dict(given.numbers)) is result
+    assert same_bits(result, given.expected())
+
+
 def test_einsum(torch: Any) -> None:
     random = torch.Generator(device=GPU).manual_seed(0)
 
@@ -232,6 +255,25 @@ def test_a_groups_rows_have_the_bits_of_the_product_alone(torch: Any, scaled: bo
         if end > begin:
             alone = kp.mm(part(a, slice(begin, end)), part(b, group))
             assert torch.equal(by_ends[begin:end], alone) and torch.equal(by_rows[begin:end], alone)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_planes_rows_have_the_bits_of_the_product_alone(torch: Any, scaled: bool) -> None:
+    """By counts, whatever capacity the planes have and however many rows are expected."""
+    problem = replace(MORE["counts" if scaled else "bfloat16, counts"], n=520, k=656, groups=4, bias=None)
+    counts = [300, 0, 17, 129]
+    found = operands(torch, case(problem, 300, counts))
+    a, b = found["a"], found["b"]
+
+    def part(x: Any, where: Any) -> Any:
+        return kp.ScaledTensor(x.data[where], x.scales[where], x.scaling) if scaled else x[where]
+
+    for expected in (None, 8, 300):
+        d = kp.grouped_mm(a, b, counts=found["counts"], expected=expected)
+        for group, count in enumerate(counts):
+            if count:
+                alone = kp.mm(part(a, (group, slice(0, count))), part(b, group))
+                assert torch.equal(d[group, :count], alone)
 
 
 def test_two_threads_on_two_streams(torch: Any) -> None:
