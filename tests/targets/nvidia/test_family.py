@@ -17,6 +17,7 @@ from kingpost.targets.nvidia.planner import candidates
 from .family_cases import Case, case, same_bits
 
 CHIP = replace(H200, multiprocessors=1)  # so that a block has several tiles
+OF_THREE = replace(H200, multiprocessors=3)  # so that blocks have their own, and some one more
 SCHEDULES = ("late", "early", "random")
 N, K = 8, 144  # n is set by the tile
 
@@ -66,6 +67,9 @@ MORE = {
     "bfloat16, counts": bf16("grouped_mm", by="counts", groups=3, bias=F32),
     "bfloat16, over K": bf16("grouped_mm_k", out=F32, groups=3, majors="mm"),
     "bfloat16, over K, in place": bf16("grouped_mm_k", out=F32, groups=3, c=True, in_place=True),
+    "float32, c, bias, alpha": fp8(out=F32, c=True, bias=F32, alpha=True),
+    "rows, float32, c, bias, alpha": fp8("grouped_mm", by="rows", groups=3, out=F32, c=True, bias=F32, alpha=True),
+    "bfloat16, float32, c, bias, alpha": bf16(out=F32, c=True, bias=F32, alpha=True),
 }
 
 
@@ -97,7 +101,8 @@ def made(run: Run) -> tuple[Any, Case]:
     """The candidate, and a case of a little more than one tile of rows, and less or more than one of columns."""
     tile = candidates(run.problem, CHIP)[run.candidate].tile
     n = tile.columns - 8 if run.candidate % 2 else tile.columns + 8
-    candidate = replace(candidates(replace(run.problem, n=n), CHIP)[run.candidate])
+    chip = CHIP if run.name in MAIN else OF_THREE
+    candidate = candidates(replace(run.problem, n=n), chip)[run.candidate]
     problem = candidate.problem
     few = not tile.whole
     m = tile.loaded_rows - 3 if few else tile.rows + 5
