@@ -82,6 +82,23 @@ def test_transposed_in_groups(target: Target, sizes: list[int], order: str) -> N
     compare(transposed_cast, target, given, ((66, depth), (66, slots)), order)
 
 
+@pytest.mark.parametrize("target", ONE_OF_EACH, ids=IDS)
+def test_more_groups_than_lanes(target: Target) -> None:
+    """All but a few of them empty, beside the places where one lane's group follows another's."""
+    sizes = np.zeros(71, np.int32)
+    sizes[[0, 31, 32, 63, 64, 70]] = 16, 32, 144, 16, 48, 16
+    given = [numbers((sizes.sum(), 6), np.float32), np.cumsum(sizes, dtype=np.int32)]
+    compare(transposed_cast, target, given, ((6, sizes.sum()), (6, 8)))
+
+
+@pytest.mark.parametrize("target", ONE_OF_EACH, ids=IDS)
+def test_wrong_ends_stop_no_device(target: Target) -> None:
+    """They lie on the device, where nobody looks at them first: no access is misaligned or out of bounds."""
+    x, results = numbers((160, 6), np.float32), empty(target, (6, 160), (6, 4))
+    for ends in ([20, 150, 1000], [150, 20, -1]):
+        run(transposed_cast, target, x, np.array(ends, np.int32), *results)
+
+
 def test_a_transposed_cast_is_the_cast_of_the_transpose() -> None:
     x = numbers((272, 40), np.float32)
     data, scales = empty(TARGETS[0], (40, 272), (40, 3))

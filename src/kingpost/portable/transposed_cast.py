@@ -151,9 +151,9 @@ def _part(k: Builder, slot: Register, depth: Register, warps: int) -> tuple[Regi
     for start in range(0, MOST_GROUPS, THREADS):
         group, begin, end = k.thread + start, k.new(u32, 0), k.new(u32, 0)
         with k.mask(group < groups):
-            k.set(end, k.minimum(k.load(u32, k.address(ends, group, 4)), depth))
+            k.set(end, _end(k, ends, group, depth))
         with k.mask((group < groups) & (group > 0)):
-            k.set(begin, k.minimum(k.load(u32, k.address(ends, group - 1, 4)), depth))
+            k.set(begin, _end(k, ends, group - 1, depth))
         k.set(end, k.maximum(begin, end))
         blocks = k.ceil_div(end - begin, BLOCK)
         k.store(sums.at(0) + group * 4, blocks)
@@ -176,3 +176,9 @@ def _part(k: Builder, slot: Register, depth: Register, warps: int) -> tuple[Regi
             k.store(part.at(0), k.minimum(start + BLOCK, end), offset=4)
     k.barrier()
     return k.load(u32, part.at(0)), k.load(u32, part.at(0), offset=4)
+
+
+def _end(k: Builder, ends: Register, group: Register, depth: Register) -> Register:
+    """Where a group ends: at a multiple of 16, whatever `ends` holds, since 16 codes at other places stop a device."""
+    end: Register = k.minimum(k.load(u32, k.address(ends, group, 4)), depth)
+    return end - end % STORED
