@@ -284,3 +284,16 @@ def test_nothing_of_k() -> None:
 def test_groups_of_k_that_are_refused(device: str, ends: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kp.grouped_mm_k(normal(8, 48), normal(48, N), ends=ends, device=device)
+
+
+@pytest.mark.parametrize("by, index", [("counts", [3, 0]), ("ends", [3, 3]), ("rows", [0, 0, 0, -1, -1, -1, -1, -1])])
+def test_rows_and_matrices_of_nobody_may_hold_anything(by: str, index: list[int]) -> None:
+    x, groups = np.ones((2, 8, 256) if by == "counts" else (8, 256), np.float32), np.array(index, np.int32)
+    a, w = kp.quantize(x, "1x128"), kp.quantize(np.ones((2, 16, 256), np.float32), "128x128")
+    first = a.scales[0] if by == "counts" else a.scales
+    first[3:] = w.scales[1] = np.nan
+    d = kp.grouped_mm(a, w.mT, **{by: groups})  # type: ignore[arg-type]
+    assert np.isfinite((d[0] if by == "counts" else d)[:3].astype(np.float32)).all()
+    first[1] = np.nan
+    with pytest.raises(ValueError, match=r"a\.scales holds NaN; numbers are wanted"):
+        kp.grouped_mm(a, w.mT, **{by: groups})  # type: ignore[arg-type]

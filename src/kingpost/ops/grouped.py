@@ -117,6 +117,23 @@ class _OverRows(Product):
             _check_ends(values, m, "M")
         return super().check() and groups > 0
 
+    def check_values(self) -> None:
+        """Only what belongs to a group need hold numbers: the rest may be memory that nobody has written."""
+        values = check.known(self.more[self.signature.by or ""], examined=False)
+        if values is None or self.a.scales is None or self.b.scales is None:
+            return
+        m, groups = self.sizes["M"], self.sizes["G"]
+        if self.signature.by == "counts":
+            rows, used = np.arange(m) < values[:, None], values > 0
+        elif self.signature.by == "ends":
+            rows, used = np.arange(m) < (values[-1] if groups else 0), np.diff(values, prepend=0) > 0
+        else:
+            rows, used = values >= 0, np.isin(np.arange(groups), values)
+        for x, owned in ((self.a, rows), (self.b, used)):
+            if x.scales is not None and x.scales.device == "cpu":
+                scales = x.scales.numpy()
+                check.check_numbers(x, scales[owned] if scales.shape[: owned.ndim] == owned.shape else scales)
+
 
 class _OverK(Product):
     """A product for each group of K."""

@@ -192,10 +192,15 @@ def check_values(x: Factor, examined: bool) -> None:
     """Scales of the host are looked at always, all of a tensor, wherever it is, on request."""
     if x.scales is None:
         return
-    if x.scales.device == "cpu" and np.isnan(_float32(x.scales.numpy())).any():
-        raise ValueError(f"{x.name}.scales holds NaN; numbers are wanted")
+    if x.scales.device == "cpu":
+        check_numbers(x, x.scales.numpy())
     if examined:
         quantization.validate(x.given)
+
+
+def check_numbers(x: Factor, scales: np.ndarray) -> None:
+    if np.isnan(_float32(scales)).any():
+        raise ValueError(f"{x.name}.scales holds NaN; numbers are wanted")
 
 
 def _float32(scales: np.ndarray) -> np.ndarray:

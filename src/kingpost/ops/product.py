@@ -116,9 +116,13 @@ class Product:
             return False
         if not self.is_new:
             self._check_apart()
-        check.check_values(left, self.examined)
-        check.check_values(right, self.examined)
+        self.check_values()
         return True
+
+    def check_values(self) -> None:
+        """Scales of the host are numbers, and all that is to be examined is."""
+        for x in (self.a, self.b):
+            check.check_values(x, self.examined)
 
     def check_scales(self) -> None:
         """The blocks of scales are those of this product."""

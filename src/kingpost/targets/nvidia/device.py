@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,8 @@ from kingpost.targets.nvidia.arithmetic import block_product, chain_bf16
 from kingpost.targets.nvidia.chip import H200, Chip
 from kingpost.targets.nvidia.ptx import ptx
 from kingpost.targets.nvidia.targets import SM_90A
+
+LINE = 16  # bytes
 
 
 class CudaDevice(Named):
@@ -71,15 +74,25 @@ class CudaDevice(Named):
             raise ValueError(f"the operands are on {', '.join(sorted(where))}; {self.name} or the host is wanted")
 
     def _copied(self, view: View, stream: int) -> View:
-        """The view's elements on the device, contiguous."""
-        array = np.ascontiguousarray(view.numpy())
-        buffer = self.driver.DeviceBuffer.holding(array, self.index, stream)
-        return View(buffer.pointer, view.shape, array.strides, view.format, self.name, buffer)
+        """The view's elements on the device, packed: dimensions in the order that they have in memory, lines from
+        multiples of 16 bytes, as copy engines want them."""
+        array = view.numpy()
+        order = sorted(range(array.ndim), key=lambda i: -abs(array.strides[i]) if array.shape[i] > 1 else -math.inf)
+        turned = array.transpose(order)
+        length = turned.shape[-1]
+        packed = np.zeros((*turned.shape[:-1], length + -length % (LINE // array.itemsize)), array.dtype)
+        packed[..., :length] = turned
+        strides = dict(zip(order, packed.strides))
+        buffer = self.driver.DeviceBuffer.holding(packed, self.index, stream)
+        placed = tuple(strides[i] for i in range(array.ndim))
+        return View(buffer.pointer, view.shape, placed, view.format, self.name, buffer)
 
     def _copy_back(self, copy: View, view: View, stream: int) -> None:
-        array = np.empty(view.shape, view.format.dtype)
-        copy.owner.read(array, stream)  # type: ignore[attr-defined]
-        view.numpy()[...] = array
+        lines = [size + -size % (LINE // view.format.itemsize) if stride == view.format.itemsize else size
+                 for size, stride in zip(copy.shape, copy.strides)]  # fmt: skip
+        packed = np.empty(int(np.prod(lines)), view.format.dtype)
+        copy.owner.read(packed, stream)  # type: ignore[attr-defined]
+        view.numpy()[...] = np.ndarray(copy.shape, view.format.dtype, packed, strides=copy.strides)
 
     def _encode(self, map: TensorMap) -> bytes:
         view, type = map.view, map.type

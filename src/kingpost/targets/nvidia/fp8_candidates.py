@@ -15,7 +15,7 @@ from kingpost.targets.nvidia.kernels.sm90_fp8 import sm90_fp8
 from kingpost.targets.nvidia.parts.binding import finish_arguments, in_planes, plane_stride, row_stride, scale_arguments
 from kingpost.targets.nvidia.parts.block_tile import BlockTile
 from kingpost.targets.nvidia.parts.finish import Finish
-from kingpost.targets.nvidia.parts.groups import ByCounts, ByEnds, ByRows, OverK
+from kingpost.targets.nvidia.parts.groups import MOST_GROUPS, ByCounts, ByEnds, ByRows, OverK
 from kingpost.targets.nvidia.parts.products import BLOCK_K
 from kingpost.targets.nvidia.parts.scales import STEPS, Scales
 from kingpost.targets.nvidia.parts.walk import Batched, Dense
@@ -168,6 +168,8 @@ def candidates(problem: Problem, chip: Chip) -> list[Fp8Candidate]:
         return []
     a, b = problem.a_scaling, problem.b_scaling
     if not (a in A_SCALINGS and b in B_SCALINGS) and not a == b == STEPPED:
+        return []
+    if _kind(problem) in ("ends", "counts", "grouped_mm_k") and problem.groups > MOST_GROUPS:
         return []
     if problem.op == "grouped_mm_k" and not a == b == "1x128":
         return []

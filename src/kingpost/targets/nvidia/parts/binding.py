@@ -20,8 +20,14 @@ def in_planes(view: View) -> View:
 
 
 def plane_stride(view: View) -> int:
-    """Bytes from one plane to the next; 0 where there is one."""
-    return view.strides[0] if view.shape[0] > 1 else 0
+    """Bytes from one plane to the next; 0 where there is one. Raises ValueError for more than kernels can count."""
+    stride = view.strides[0] if view.shape[0] > 1 else 0
+    if stride >= LARGEST_STRIDE:
+        raise ValueError(
+            f"planes of shape {list(view.shape[1:])} of {view.format.name} are {stride} bytes apart; less than "
+            f"{LARGEST_STRIDE} are wanted"
+        )
+    return stride
 
 
 def row_stride(view: View) -> int:
