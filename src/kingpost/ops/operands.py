@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -235,8 +236,11 @@ def number(alpha: Any) -> float:
     """alpha, as float32 holds it."""
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.integer, np.floating)):
         raise TypeError(f"alpha is {alpha!r}; a number is wanted")
-    with np.errstate(over="ignore"):
-        value = float(np.float32(alpha))
+    try:
+        with np.errstate(over="ignore"):
+            value = float(np.float32(alpha))
+    except OverflowError:  # an int that no float holds
+        value = math.inf
     if not np.isfinite(value):
         raise ValueError(f"alpha is {alpha!r}; a finite number is wanted, in the range of float32")
     return value

@@ -11,6 +11,7 @@ from kingpost import arrays, formats, plan, quantization, registry, scaling
 from kingpost.arrays import View, view
 from kingpost.formats import E4M3, F32, Format
 from kingpost.ops.elementwise import CODES, FLOATS, check_codes, check_float, check_rows, check_shape, run
+from kingpost.ops.operands import check_range, examined, known
 from kingpost.registry import Device
 from kingpost.scaling import BLOCK, SCALINGS, ScaledTensor, Scaling
 
@@ -121,7 +122,10 @@ def silu_mul_quantize(
         "reciprocal_maximum": reciprocal_maximum,
         "reciprocal_scale": reciprocal_scale,
     }
-    given = {} if counts is None else {"counts": _index("counts", counts, source, source.shape[0])}
+    given = {}
+    if counts is not None:
+        given["counts"] = table = _index("counts", counts, source, source.shape[0])
+        check_range("counts", known(table, examined()), 0, source.shape[1], "rows that each group has room for")
     where = registry.find(source.device if device is None else device)
     op, shape = "silu_mul_cast" if counts is None else "masked_silu_mul_cast", (*source.shape[:-1], columns // 2)
     return _cast(op, x, source, given, shape, BY_ROW, target, rounding, layout, where, stream, {})
@@ -190,6 +194,8 @@ def _index(name: str, x: Any, like: View, size: int | None) -> View:
         raise ValueError(f"{name} has shape {list(found.shape)}; [{'any' if size is None else size}] is wanted")
     if found.device != like.device:
         raise ValueError(f"{name} is on {found.device}; {like.device}, where x is, is wanted")
+    if not found.contiguous:
+        raise ValueError(f"{name} has strides {found.strides} bytes; neighbours in memory are wanted")
     return found
 
 
