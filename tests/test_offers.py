@@ -21,7 +21,7 @@ from kingpost.offers import Kind, Member
 DEVICES = ("cpu", "emulated:sm_90a", "emulated:sm_100a", "emulated:gfx942", "emulated:gfx950")
 PAGE = Path(__file__).parents[1] / "docs" / "products.md"
 TABLE = re.compile(r"(<!-- kingpost products.*? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-M, N, K, G = 24, 32, 144, 2
+M, N, K, G = 16, 16, 144, 2
 CELLS = [(m, kind, d) for m in offers.MEMBERS for kind in offers.KINDS for d in DEVICES]
 
 

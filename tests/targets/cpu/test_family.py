@@ -102,7 +102,7 @@ def unwritten(*shape: int, like: str) -> np.ndarray:
 
 
 @given(m=st.integers(0, 300), n=widths, k=depths, kind=kinds, layout=layouts, given_finish=finishes)
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_dense(m: int, n: int, k: int, kind: Any, layout: str, given_finish: dict[str, Any]) -> None:
     (a_format, b_format), (a_scaling, b_scaling) = kind
     a = laid(operand(m, k, format=a_format, scaling=a_scaling), layout)
@@ -120,7 +120,7 @@ def test_dense(m: int, n: int, k: int, kind: Any, layout: str, given_finish: dic
     sizes=group_sizes, spare=st.integers(0, 5), n=st.sampled_from([8, 72]), k=st.sampled_from([16, 144, 272]),
     kind=kinds, layout=layouts, given_finish=finishes, by=st.sampled_from(["rows", "shuffled rows", "ends"]),
 )  # fmt: skip
-@settings(max_examples=60)
+@settings(max_examples=25)
 @example([0, 0, 150, 0], 3, 72, 144, (("e5m2", "e4m3"), ("tensor", "tensor")), "spread", {"out": "float32", "alpha": 0.3, "c": True, "bias": "float16"}, "shuffled rows")  # fmt: skip # noqa: E501
 def test_groups_of_rows(
     sizes: list[int], spare: int, n: int, k: int, kind: Any, layout: str, given_finish: dict[str, Any], by: str
@@ -152,7 +152,7 @@ def test_groups_of_rows(
     counts=st.one_of(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.just([0, 1] * 150)),
     n=st.sampled_from([8, 72]), k=st.sampled_from([16, 144, 272]), kind=kinds, layout=layouts, given_finish=finishes,
 )  # fmt: skip
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_groups_with_room(
     counts: list[int], n: int, k: int, kind: Any, layout: str, given_finish: dict[str, Any]
 ) -> None:
@@ -179,7 +179,7 @@ def test_groups_with_room(
     kind=st.one_of(st.tuples(st.sampled_from(FORMATS), st.sampled_from(BY_ROWS)), st.just(K_BFLOAT16)),
     layout=layouts, given_finish=finishes, back=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_heads(
     m: int, heads: int, n: int, k: int, kind: Any, layout: str, given_finish: dict[str, Any], back: bool
 ) -> None:
@@ -206,7 +206,7 @@ def wild(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 @given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8), spare=st.integers(0, 2), out=st.sampled_from(OUTS))
-@settings(max_examples=30)
+@settings(max_examples=15)
 @example([16], 0, "float32")
 @example([0, 0, 20, 0], 2, "float32")
 @example([1, 0, 2] * 100, 0, "bfloat16")
@@ -226,7 +226,7 @@ def test_groups_of_k(sizes: list[int], spare: int, out: str) -> None:
     sizes=st.lists(st.integers(0, 20), min_size=1, max_size=6), spare=st.integers(0, 2), pair=st.sampled_from(FORMATS),
     layout=layouts,
 )  # fmt: skip
-@settings(max_examples=30)
+@settings(max_examples=15)
 @example([1, 0, 2] * 100, 0, ("e4m3", "e4m3"), "rows")
 def test_scaled_groups_of_k(sizes: list[int], spare: int, pair: tuple[str, str], layout: str) -> None:
     """Each starts a new block of scales, and has the bits of the product of its slice."""
@@ -281,7 +281,7 @@ def finite_codes(random: np.random.Generator, *shape: int, format: str) -> np.nd
 
 
 @given(seed=st.integers(0, 2**32), pair=st.sampled_from(FORMATS), few=st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_block_is_exact(seed: int, pair: tuple[str, str], few: bool) -> None:
     """Of any codes; few: of so few that sums often lie halfway between two float32, or a little beside."""
     random = np.random.default_rng(seed)

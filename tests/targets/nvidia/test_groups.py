@@ -53,7 +53,7 @@ sizes = st.lists(st.sampled_from([0, 0, 1, 15, 16, 17, 33, 64]), min_size=1, max
 @given(sizes=sizes, spare=st.integers(0, 3))
 @example(sizes=[0], spare=2)
 @example(sizes=[0, 130, 0], spare=0)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_ends(kind: Problem, sizes: list[int], spare: int) -> None:
     m = max(1, sum(sizes) + spare)
     check(replace(kind, by="ends", groups=len(sizes)), m, np.cumsum(sizes).tolist())
@@ -61,14 +61,14 @@ def test_ends(kind: Problem, sizes: list[int], spare: int) -> None:
 
 @KINDS
 @given(counts=st.lists(st.integers(0, 19), min_size=1, max_size=5))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_counts(kind: Problem, counts: list[int]) -> None:
     check(replace(kind, by="counts", groups=len(counts)), 19, counts)
 
 
 @KINDS
 @given(rows=st.lists(st.sampled_from([0, 0, 1, 2, -1, 9]), min_size=1, max_size=40))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_rows_in_any_order(kind: Problem, rows: list[int]) -> None:
     check(replace(kind, by="rows", groups=3), len(rows), rows)
 
@@ -122,7 +122,7 @@ def test_ends_of_k_that_make_no_sense(kind: Problem, ends: list[int]) -> None:
 @given(m=st.integers(1, 300), n=st.integers(1, 9), k=st.integers(1, 24), choice=st.integers(0, 99))
 @example(m=1, n=1, k=1, choice=0)
 @example(m=300, n=9, k=3, choice=3)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_dense_shapes(kind: Problem, m: int, n: int, k: int, choice: int) -> None:
     """Every tile may meet any number of rows that it takes, and tiles of any number, odd ones too."""
     problem = replace(kind, op="mm", n=8 * n, k=16 * k)

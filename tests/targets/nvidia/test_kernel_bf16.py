@@ -303,7 +303,7 @@ def int32(*values: int) -> np.ndarray:
 ROWS = np.random.default_rng(12).integers(-1, 4, 30)
 INDICES = {
     "runs of rows": ("rows", int32(*[0] * 50, *[-1] * 14, *[2] * 70, *[1] * 2)),
-    "every row another": ("rows", int32(*ROWS, *[3] * 70, *ROWS, *[-1] * 6)),
+    "every row another": ("rows", int32(*ROWS[:8], *[3] * 114, *ROWS[8:16], *[-1] * 6)),
     "no row": ("rows", int32(*[-1] * 136)),
     "ends anywhere": ("ends", int32(5, 5, 77, 130)),
     "one group has everything": ("ends", int32(0, 136, 136, 136)),

@@ -198,7 +198,7 @@ about = st.sampled_from([0, 0, 1, 15, 16, 17, 32, 63, 64, 65, 128, 191, 192, 193
 tiles = st.sampled_from(TILES)
 grids = st.sampled_from([1, 3, 8])
 seeds = st.integers(0, 9)
-EXAMPLES_OF_EACH = 12
+EXAMPLES_OF_EACH = 6
 
 
 @given(m=st.integers(0, 400), n=st.integers(1, 300), tile=tiles, group=st.integers(1, 9), grid=grids, seed=seeds)
