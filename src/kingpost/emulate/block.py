@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from kingpost.emulate.memory import GlobalMemory, SharedMemory
-from kingpost.emulate.report import DeadlockError, EmulationError, Finding
+from kingpost.emulate.order import KNOWN, Clock, Knowledge, Ledger, Order, joined
+from kingpost.emulate.report import DeadlockError, EmulationError, Finding, Report
 from kingpost.emulate.schedule import Schedule
 from kingpost.emulate.warp import Wait, Warp
 from kingpost.program import Instruction, Program, Source, TensorMap
@@ -21,14 +21,15 @@ Unit = TypeVar("Unit")
 class Action:
     """Something an asynchronous engine does once, at a time that the schedule picks.
 
-    Actions of one `queue` happen in the order of submission. The action is the agent in whose name memory is touched.
+    Actions of one `queue` happen in the order of submission; those of the queue None in any. The action is the agent in
+    whose name memory is touched.
     """
 
     name: str
     queue: Hashable
     source: Source | None
     perform: Callable[[Action], None] = field(repr=False)
-    number: int = -1
+    clock: Clock
     shared: bool = True  # whether it touches the block's shared memory, which goes when the block ends
 
     def fail(self, kind: str, message: str) -> NoReturn:
@@ -40,6 +41,9 @@ class _Barrier:
     arrived: list[Warp] = field(default_factory=list)
     wanted: int = 0
     generation: int = 0
+    gathered: Knowledge | None = None  # what this generation's arrivals know
+    completed: Knowledge = field(init=False)  # what the last generation's did
+    completion: tuple[int, int] = (0, 0)  # of the last generation: the last arrival's column and event
 
 
 class Block:
@@ -53,26 +57,19 @@ class Block:
         arguments: dict[str, Argument],
         memory: GlobalMemory,
         schedule: Schedule,
-        executed: Counter[Instruction],
+        report: Report,
+        ledger: Ledger,
     ) -> None:
         self.program, self.index, self.grid, self.arguments = program, index, grid, arguments
-        self.memory, self.schedule, self.executed = memory, schedule, executed
-        self.time = 0
-        self.agents: list[str] = []  # names by agent number, as provenance records them
+        self.memory, self.schedule, self.report, self.executed = memory, schedule, report, report.executed
+        self.order = memory.order = Order(ledger, index)
+        self.running: Warp | Action  # the agent whose turn it is
         self.shared = SharedMemory(self, program.shared_bytes)
         self.units: dict[type, Any] = {}
         self.pending: list[Action] = []
         self.barriers: dict[int, _Barrier] = {}
         self.watchers: list[Callable[[Warp, Instruction], None]] = []  # units told of each instruction before it runs
-        self.warps = [Warp(self, i, self._number(f"warp {i}")) for i in range(program.warps)]
-
-    def _number(self, name: str) -> int:
-        self.agents.append(name)
-        return len(self.agents) - 1
-
-    def tick(self) -> int:
-        self.time += 1
-        return self.time
+        self.warps = [Warp(self, i) for i in range(program.warps)]
 
     def argument(self, name: str) -> int | float:
         """A scalar argument; for a tensor map, its stand-in address: its place among the parameters."""
@@ -89,26 +86,51 @@ class Block:
         return self.units[kind]
 
     def submit(
-        self, name: str, queue: Hashable, source: Source | None, perform: Callable[[Action], None], shared: bool = True
-    ) -> None:
-        """Have an asynchronous engine perform an action, when the schedule says so."""
-        self.pending.append(Action(name, queue, source, perform, self._number(name), shared))
+        self,
+        name: str,
+        queue: Hashable,
+        source: Source | None,
+        perform: Callable[[Action], None],
+        shared: bool = True,
+        issuer: Knowledge | None = None,
+    ) -> Action:
+        """Have an asynchronous engine perform an action, when the schedule says so.
+
+        issuer: what the action knows to have happened before it; None: what the agent does whose turn it is.
+        """
+        knows = self.running.clock.release() if issuer is None else issuer
+        action = Action(name, queue, source, perform, self.order.action(queue, knows), shared)
+        self.pending.append(action)
         if self.schedule.immediate:
             self._happen(self._eligible()[0])
+        return action
 
     def barrier(self, warp: Warp, identifier: int, warps: int) -> Wait:
         """Arrive at a named barrier and wait until `warps` warps have."""
         barrier = self.barriers.setdefault(identifier, _Barrier())
         if barrier.arrived and barrier.wanted != warps:
             warp.fail("barrier count", f"barrier {identifier} is waited at for {barrier.wanted} warps and for {warps}")
+        self._refuse_stranger(warp, identifier, barrier)
         barrier.arrived.append(warp)
         barrier.wanted, generation = warps, barrier.generation
+        knows = warp.clock.release()
+        barrier.gathered = knows if barrier.gathered is None else joined(barrier.gathered, knows)
         if len(barrier.arrived) == warps:
             barrier.arrived, barrier.generation = [], generation + 1
+            barrier.completion = warp.clock.column, self.order.mark(warp)
+            barrier.gathered[KNOWN, warp.clock.column] = self.order.ledger.now
+            barrier.completed, barrier.gathered = barrier.gathered, None
         return Wait(
             lambda: barrier.generation > generation,
             lambda: f"barrier {identifier}, where {len(barrier.arrived)} of {warps} warps have arrived",
+            lambda: warp.clock.acquire(barrier.completed),
         )
+
+    def _refuse_stranger(self, warp: Warp, identifier: int, barrier: _Barrier) -> None:
+        """A warp that does not know of the barrier's last use might as well have come before it."""
+        column, event = barrier.completion
+        if event and warp.clock.knowledge()[KNOWN, column] < event:
+            warp.fail("barrier shared", f"comes to barrier {identifier}, whose last use by others may not be over")
 
     def run(self) -> None:
         while True:
@@ -120,6 +142,7 @@ class Block:
                 self._refuse_unfinished()
             chosen = self.schedule.pick(warps, actions)
             if isinstance(chosen, Warp):
+                self.running = chosen
                 chosen.step()
             else:
                 self._happen(chosen)
@@ -128,14 +151,18 @@ class Block:
             getattr(unit, "finish", lambda: None)()  # a unit may refuse what a block must not leave behind
 
     def _eligible(self) -> list[Action]:
+        """The first pending action of each queue, and all that are in none."""
         first: dict[Hashable, Action] = {}
         for action in self.pending:
-            first.setdefault(action.queue, action)
+            first.setdefault(action if action.queue is None else action.queue, action)
         return list(first.values())
 
     def _happen(self, action: Action) -> None:
         self.pending.remove(action)
+        before, self.running = self.running, action
         action.perform(action)
+        self.order.done(action.clock, action.queue)
+        self.running = before
 
     def _refuse_unfinished(self) -> None:
         for action in self.pending:

@@ -1,56 +1,104 @@
-"""Memory with provenance: for every byte, its state, who wrote it, when and through which proxy."""
+"""Memory with provenance: for every byte, its state and the last accesses to it, checked against who knows of them."""
 
 from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import numpy as np
 
 from kingpost.arrays import View
+from kingpost.emulate.order import ASYNC, GENERIC, KNOWN, Clock, Order
+from kingpost.program import Source
 
 if TYPE_CHECKING:
     from kingpost.emulate.block import Block
     from kingpost.emulate.warp import Warp
 
 UNWRITTEN, WRITTEN, IN_FLIGHT, OBJECT = 0, 1, 2, 3
-GENERIC, ASYNC = 0, 1
 STATES = {UNWRITTEN: "never written", IN_FLIGHT: "still being written", OBJECT: "a barrier object"}
 
 SHARED_BASE = 1024  # where shared memory starts in the shared window; what the system reserves lies below
+_SEVERAL = -1  # in place of a block's number
 
 
 class Agent(Protocol):
     """Whoever touches memory: a warp or an asynchronous engine's action."""
 
-    number: int
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def source(self) -> Source | None: ...
 
     def fail(self, kind: str, message: str) -> NoReturn: ...
 
 
 class Provenance:
-    """Bytes and, for each, its state, its writer (an agent's number), the time and the proxy of the last write."""
+    """Bytes and, for each, its state, the event that last wrote it and, by column, the event that last read it.
 
-    def __init__(self, size: int, clock: Callable[[], int]) -> None:
-        self.data = np.zeros(size, np.uint8)
-        self.state = np.full(size, UNWRITTEN, np.uint8)
-        self.writer = np.full(size, -1, np.int32)
-        self.time = np.zeros(size, np.int64)
-        self.proxy = np.full(size, GENERIC, np.uint8)
-        self.clock = clock
+    describe(offset): a byte's name in messages. `at` below: its offsets, an integer array of any shape.
+    """
 
-    def write(self, at: Any, values: np.ndarray, agent: Agent, proxy: int) -> None:
-        self.data[at], self.state[at] = values, WRITTEN
-        self.writer[at], self.time[at], self.proxy[at] = agent.number, self.clock(), proxy
+    def __init__(self, data: np.ndarray, describe: Callable[[int], str]) -> None:
+        self.data, self.describe = data, describe
+        self.state = np.full(len(data), UNWRITTEN, np.uint8)
+        self.written = np.zeros(len(data), np.int64)
+        self.reads: dict[int, np.ndarray] = {}
+
+    def note_read(self, order: Order, at: np.ndarray, agent: Agent, proxy: int) -> int:
+        """Check and record a read; returns the event."""
+        self._check(order, at, self.written[at], agent, proxy, "reads", "wrote")
+        event = order.record(agent, proxy)
+        column = agent.clock.column
+        if column not in self.reads:
+            self.reads[column] = np.zeros(len(self.data), np.int64)
+        self.reads[column][at] = event
+        return event
+
+    def note_write(self, order: Order, at: np.ndarray, agent: Agent, proxy: int, adds: bool = False) -> int:
+        """Check and record a write; returns the event. Sums added by engines do not race with each other."""
+        written = self.written[at]
+        if adds:
+            written = np.where(order.ledger.adds[written], 0, written)
+        self._check(order, at, written, agent, proxy, "writes", "wrote")
+        knows = agent.clock.knowledge()
+        for column, read in self.reads.items():
+            events = read[at]
+            latest = int(events.max(initial=0))
+            known = int(knows[KNOWN, column]) if column < knows.shape[1] else 0
+            if latest > known or (proxy == ASYNC and latest and order.ledger.proxies[latest] == GENERIC):
+                self._check(order, at, events, agent, proxy, "overwrites", "may still read")
+        event = order.record(agent, proxy, adds)
+        self.written[at] = event
+        return event
+
+    def _check(
+        self, order: Order, at: np.ndarray, events: np.ndarray, agent: Agent, proxy: int, verb: str, did: str
+    ) -> None:
+        knows = agent.clock.knowledge()
+        bad = order.unknown(events, knows, fenced=proxy == ASYNC)
+        if bad is None:
+            return
+        first = int(np.flatnonzero(bad)[0])
+        event, place = int(events.ravel()[first]), self.describe(int(at.ravel()[first]))
+        other = order.ledger.events[event]
+        if order.unknown(np.array([event]), knows) is None:
+            missing = "that thread's proxy fence between its access and what orders the two is missing"
+            agent.fail("proxy", f"{verb} {place}, through the asynchronous proxy, which {other} {did}: {missing}")
+        agent.fail("race", f"{verb} {place}, which {other} {did}: nothing orders the two")
 
 
 class _ThreadAccess(ABC):
     """Accesses by a warp's threads, through the generic proxy, in memory that can `read` and `write` bytes."""
 
     @abstractmethod
-    def read(self, addresses: np.ndarray, agent: Agent) -> np.ndarray: ...
+    def read(self, addresses: np.ndarray, agent: Agent, proxy: int = GENERIC) -> np.ndarray: ...
 
     @abstractmethod
     def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None: ...
@@ -84,7 +132,7 @@ class SharedMemory(_ThreadAccess):
 
     def __init__(self, block: Block, size: int) -> None:
         self.block, self.base = block, SHARED_BASE
-        self.bytes = Provenance(size, block.tick)
+        self.bytes = Provenance(np.zeros(size, np.uint8), lambda offset: self.describe(offset + self.base))
 
     def describe(self, address: int) -> str:
         """The declared array that an address falls in, as `name[index]`."""
@@ -95,7 +143,7 @@ class SharedMemory(_ThreadAccess):
                 return f"{array.name}[{(offset - array.offset) // array.stride}]" + (f"+{inside}" if inside else "")
         return f"shared address {address}"
 
-    def read(self, addresses: np.ndarray, agent: Agent) -> np.ndarray:
+    def read(self, addresses: np.ndarray, agent: Agent, proxy: int = GENERIC) -> np.ndarray:
         """The bytes at integer addresses of any shape (uint8, same shape)."""
         at = self._offsets(addresses, agent)
         state = self.bytes.state[at]
@@ -103,12 +151,18 @@ class SharedMemory(_ThreadAccess):
             bad = int(np.flatnonzero(state.ravel() != WRITTEN)[0])
             address, wrong = int(np.ravel(addresses)[bad]), int(state.ravel()[bad])
             agent.fail("uninitialised", f"reads {self.describe(address)}, which is {STATES[wrong]}")
+        self.bytes.note_read(self.block.order, at, agent, proxy)
         return self.bytes.data[at]
 
     def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None:
         at = self._offsets(addresses, agent)
         self._refuse_object(at, addresses, agent)
-        self.bytes.write(at, values, agent, proxy)
+        self.bytes.note_write(self.block.order, at, agent, proxy)
+        self.bytes.data[at], self.bytes.state[at] = values, WRITTEN
+
+    def note_write(self, addresses: np.ndarray, agent: Agent) -> int:
+        """Check and record a write of whatever a unit keeps at these addresses; returns the event."""
+        return self.bytes.note_write(self.block.order, self._offsets(addresses, agent), agent, GENERIC)
 
     def mark(self, addresses: np.ndarray, state: int, agent: Agent) -> None:
         at = self._offsets(addresses, agent)
@@ -128,45 +182,97 @@ class SharedMemory(_ThreadAccess):
         return at
 
 
-class GlobalMemory(_ThreadAccess):
-    """The views a launch may touch, at their own addresses."""
+class _Region(Provenance):
+    """Bytes of a launch's arrays. Blocks run side by side, in any order: what one wrote, no other may touch."""
 
-    def __init__(self, views: list[View], clock: Callable[[], int]) -> None:
-        self.clock = clock
-        self.frozen = [v.extent()[0] for v in views if isinstance(v.owner, np.ndarray) and not v.owner.flags.writeable]
-        self.regions: list[tuple[int, np.ndarray]] = []
-        self.provenance: dict[int, Provenance] = {}
-        for start, size in sorted({view.extent() for view in views}):
-            if size:
-                self.regions.append((start, _bytes_at(start, size)))
-        self.starts = np.array([start for start, _ in self.regions], np.int64)
+    def __init__(self, start: int, size: int, frozen: list[tuple[int, int]]) -> None:
+        super().__init__(_bytes_at(start, size), lambda offset: f"global address {start + offset:#x}")
+        self.start, self.stop = start, start + size
+        self.frozen = [each for each in frozen if each[0] < self.stop and sum(each) > start]
+        self.constant = (start, size) in frozen
+        self.readers = np.zeros(size, np.int32)  # the block that has read a byte, counted from 1; or _SEVERAL
+
+    def note_read(self, order: Order, at: np.ndarray, agent: Agent, proxy: int) -> int:
+        if self.constant:
+            return 0
+        self._refuse_other_blocks(order, at, self.written[at], agent, "reads")
+        readers, own = self.readers[at], order.block + 1
+        self.readers[at] = np.where((readers == 0) | (readers == own), own, _SEVERAL)
+        return super().note_read(order, at, agent, proxy)
+
+    def note_write(self, order: Order, at: np.ndarray, agent: Agent, proxy: int, adds: bool = False) -> int:
+        for start, size in self.frozen:
+            if ((at >= start - self.start) & (at < start + size - self.start)).any():
+                agent.fail("read-only", f"writes to the launch's array at {start:#x}, which is read-only")
+        written = self.written[at]
+        if adds:
+            written = np.where(order.ledger.adds[written], 0, written)
+        self._refuse_other_blocks(order, at, written, agent, "writes")
+        readers = self.readers[at]
+        others = (readers != 0) & (readers != order.block + 1)
+        if others.any():
+            place = self.describe(int(at[others][0]))
+            agent.fail("race", f"writes {place}, which another block reads: nothing orders blocks of one launch")
+        return super().note_write(order, at, agent, proxy, adds)
+
+    def _refuse_other_blocks(self, order: Order, at: np.ndarray, events: np.ndarray, agent: Agent, verb: str) -> None:
+        earlier = (events > 0) & (events <= order.began)
+        if earlier.any():
+            place = self.describe(int(at[earlier][0]))
+            other = order.ledger.events[int(events[earlier][0])]
+            agent.fail("race", f"{verb} {place}, which {other} wrote: nothing orders blocks of one launch")
+
+
+class GlobalMemory(_ThreadAccess):
+    """The views a launch may touch, at their own addresses, as one block sees them.
+
+    order: of the block that runs now.
+    """
+
+    def __init__(self, views: list[View]) -> None:
+        self.order: Order
+        frozen = [v.extent() for v in views if isinstance(v.owner, np.ndarray) and not v.owner.flags.writeable]
+        self.regions = [_Region(start, size, frozen) for start, size in _united(v.extent() for v in views)]
+        self.starts = np.array([region.start for region in self.regions], np.int64)
         self.owners = views  # keeps the arrays alive
 
-    def read(self, addresses: np.ndarray, agent: Agent) -> np.ndarray:
+    def read(self, addresses: np.ndarray, agent: Agent, proxy: int = GENERIC) -> np.ndarray:
         """The bytes at absolute addresses of any shape (uint8, same shape)."""
-        _, data, at = self._locate(addresses, agent)
-        return data[at]
+        region, at = self._locate(addresses, agent)
+        region.note_read(self.order, at, agent, proxy)
+        return region.data[at]
 
-    def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None:
-        """Write bytes at absolute addresses of any shape."""
-        start, data, at = self._locate(addresses, agent)
-        if start in self.frozen:
-            agent.fail("read-only", f"writes to the launch's array at {start:#x}, which is read-only")
-        if start not in self.provenance:
-            self.provenance[start] = Provenance(len(data), self.clock)
-            self.provenance[start].data = data
-        self.provenance[start].write(at, values, agent, proxy)
+    def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int, adds: bool = False) -> None:
+        """Write bytes at absolute addresses of any shape. adds: they are sums that an engine has made there."""
+        region, at = self._locate(addresses, agent)
+        region.note_write(self.order, at, agent, proxy, adds)
+        region.data[at], region.state[at] = values, WRITTEN
 
-    def _locate(self, addresses: np.ndarray, agent: Agent) -> tuple[int, np.ndarray, np.ndarray]:
+    def peek(self, addresses: np.ndarray, agent: Agent) -> np.ndarray:
+        """The bytes, for an engine that adds to them: no read that races with others' sums."""
+        region, at = self._locate(addresses, agent)
+        return region.data[at]
+
+    def _locate(self, addresses: np.ndarray, agent: Agent) -> tuple[_Region, np.ndarray]:
         signed = addresses.astype(np.int64)
         low, high = int(signed.min()), int(signed.max())
-        region = int(np.searchsorted(self.starts, low, "right")) - 1
-        while region >= 0 and high >= self.regions[region][0] + len(self.regions[region][1]):
-            region -= 1  # regions may overlap: views of one array
-        if region < 0:
+        index = int(np.searchsorted(self.starts, low, "right")) - 1
+        if index < 0 or high >= self.regions[index].stop:
             agent.fail("out of bounds", f"touches addresses {low:#x} to {high:#x}, in none of the launch's arrays")
-        start, data = self.regions[region]
-        return start, data, signed - start
+        region = self.regions[index]
+        return region, signed - region.start
+
+
+def _united(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(start, size) of memory that arrays cover; arrays that share bytes count as one."""
+    united: list[tuple[int, int]] = []
+    for start, size in sorted(each for each in extents if each[1]):
+        if united and start < sum(united[-1]):
+            first = united[-1][0]
+            united[-1] = first, max(sum(united[-1]), start + size) - first
+        else:
+            united.append((start, size))
+    return united
 
 
 def _bytes_at(start: int, size: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from kingpost.emulate.report import EmulationError, Finding
-from kingpost.program import Instruction, Loop, Mask, Node, Operand, Registers, Role, Type, When
+from kingpost.program import Instruction, Loop, Mask, Node, Operand, Registers, Role, Source, Type, When
 from kingpost.program.registers import Storage
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ ASYNCHRONOUS = object()  # an operation returns this when an agent writes its re
 
 @dataclass(frozen=True)
 class Wait:
-    """What an operation returns to hold its warp until `ready()`."""
+    """What an operation returns to hold its warp until `ready()`. passed: called when the warp goes on."""
 
     ready: Callable[[], bool]
     describe: Callable[[], str]
+    passed: Callable[[], None] = lambda: None
 
 
 class Warp:
@@ -33,8 +34,8 @@ class Warp:
     active: the lanes (bool) that execute the current instruction. lanes: their indices, from 0 (uint32).
     """
 
-    def __init__(self, block: Block, index: int, number: int) -> None:
-        self.block, self.index, self.number = block, index, number
+    def __init__(self, block: Block, index: int) -> None:
+        self.block, self.index = block, index
         self.lanes = np.arange(block.program.lanes, dtype=np.uint32)
         self.active = np.ones(block.program.lanes, bool)
         self.values: dict[Storage, np.ndarray] = {}
@@ -44,14 +45,20 @@ class Warp:
         self.role = ""
         self.waiting: Wait | None = None
         self.finished = False
+        self.clock = block.order.warp(self)
         self.steps = self._run()
 
     @property
     def name(self) -> str:
         return f"block {self.block.index}, {self.role + ' ' if self.role else ''}warp {self.index}"
 
+    @property
+    def source(self) -> Source | None:
+        """The Python line of the current instruction."""
+        return self.instruction.source if self.instruction else None
+
     def fail(self, kind: str, message: str) -> NoReturn:
-        raise EmulationError(Finding(kind, message, self.name, self.instruction.source if self.instruction else None))
+        raise EmulationError(Finding(kind, message, self.name, self.source))
 
     def step(self) -> None:
         """Run until the warp has to wait, is preempted, or ends."""
@@ -147,6 +154,8 @@ class Warp:
                 self.waiting = self._execute(node)
                 if self.waiting is not None or self.block.schedule.preempts():
                     yield
+                    if self.waiting is not None:
+                        self.waiting.passed()
                     self.waiting = None
             else:
                 yield from self._structure(node)
@@ -181,9 +190,14 @@ class Warp:
             self.fail(
                 "divergence", f"{operation.name} in {int(self.active.sum())} of {len(self.lanes)} lanes; all are wanted"
             )
+        if operation.converged:
+            self.clock.converge()
         result = operation.does(self, *map(self.read, instruction.reads), **instruction.fields)
         if isinstance(result, Wait):
-            return None if result.ready() else result
+            if not result.ready():
+                return result
+            result.passed()
+            return None
         if instruction.writes and result is not ASYNCHRONOUS:
             results = result if isinstance(result, tuple) else (result,)
             for target, value in zip(instruction.writes, results):

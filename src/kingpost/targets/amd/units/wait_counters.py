@@ -15,6 +15,7 @@ import numpy as np
 
 from kingpost.emulate import GENERIC, Action, Block, Wait, Warp
 from kingpost.emulate.memory import GlobalMemory, SharedMemory
+from kingpost.emulate.order import Knowledge
 from kingpost.program import Registers
 
 VECTOR, LDS = "vmcnt", "lgkmcnt"
@@ -23,15 +24,10 @@ LARGEST = {VECTOR: 63, LDS: 15}  # what s_waitcnt can name
 
 @dataclass(eq=False)
 class InFlight:
-    """One operation that a wave has not waited for. addresses: the bytes it touches, [active lanes, bytes].
+    """One operation that a wave has not waited for. done: what a wait for it teaches, once it has happened."""
 
-    For the checker of accesses by other waves: until the wait, what a load reads may still be read.
-    """
-
-    name: str
-    addresses: np.ndarray
     target: Registers | None = None
-    done: bool = False
+    done: Knowledge | None = None
 
 
 class WaitCounters:
@@ -82,18 +78,20 @@ class WaitCounters:
             queue = self.queues.get((warp.index, counter), [])
             covered += queue[: max(len(queue) - number, 0)]
 
-        def ready() -> bool:
-            if not all(entry.done for entry in covered):
-                return False
+        def passed() -> None:
             for queue in self.queues.values():
                 queue[:] = [entry for entry in queue if entry not in covered]
             for entry in covered:
                 if entry.target is not None:
                     warp.unlock(entry.target)
-            covered.clear()
-            return True
+                assert entry.done is not None
+                warp.clock.acquire(entry.done, whole=True)
 
-        return Wait(ready, lambda: f"{sum(not entry.done for entry in covered)} memory operations in flight")
+        return Wait(
+            lambda: all(entry.done is not None for entry in covered),
+            lambda: f"{sum(entry.done is None for entry in covered)} memory operations in flight",
+            passed,
+        )
 
     def _issue(
         self,
@@ -110,14 +108,14 @@ class WaitCounters:
         if (active % alignment).any():
             address = int(active[active % alignment != 0][0])
             warp.fail("misaligned", f"accesses {size} bytes at {address:#x}; a multiple of {alignment} is wanted")
-        entry = InFlight(warp.instruction.operation.name, _bytes(warp, addresses, size), target)
+        entry = InFlight(target)
         self.queues.setdefault((warp.index, counter), []).append(entry)
 
         def happen(action: Action) -> None:
             perform(action)
-            entry.done = True
+            entry.done = action.clock.release()
 
-        name = f"{entry.name} of {warp.name}"
+        name = f"{warp.instruction.operation.name} of {warp.name}"
         self.block.submit(name, (counter, warp.index), warp.instruction.source, happen, shared=False)
 
     def _memory(self, counter: str) -> SharedMemory | GlobalMemory:

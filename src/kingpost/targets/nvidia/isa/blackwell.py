@@ -146,13 +146,13 @@ def tensor_wait_store(warp: Any) -> Any:
 @operation("tcgen05.fence::before_thread_sync;", name="tcgen05.fence::before_thread_sync")
 def tensor_fence_before(warp: Any) -> None:
     """Order this thread's tcgen05 instructions so far before what synchronises with other threads."""
-    warp.block.unit(TensorMemory).fence(warp, "before_thread_sync")
+    warp.block.unit(TensorMemory).fence_before(warp)
 
 
 @operation("tcgen05.fence::after_thread_sync;", name="tcgen05.fence::after_thread_sync")
 def tensor_fence_after(warp: Any) -> None:
     """Order this thread's tcgen05 instructions that follow after what it has synchronised with."""
-    warp.block.unit(TensorMemory).fence(warp, "after_thread_sync")
+    warp.block.unit(TensorMemory).fence_after(warp)
 
 
 # Operands in shared memory

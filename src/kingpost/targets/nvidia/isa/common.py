@@ -11,6 +11,7 @@ from kingpost.formats import F16, canonical_nan, converted
 from kingpost.program import Instruction, Operand, Registers, TensorMapType, f32, operation, pred, u32
 from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
+from kingpost.targets.nvidia.units.planes import INITIALISED
 from kingpost.targets.nvidia.units.thread_copy import ThreadCopies
 
 # Threads and barriers
@@ -31,11 +32,13 @@ def named_barrier(warp: Any, barrier: Any, *, threads: int) -> Any:
 @operation("fence.proxy.async.shared::cta;")
 def fence_proxy_async(warp: Any) -> None:
     """Make this thread's writes to shared memory visible to asynchronous copies and products."""
+    warp.clock.fence()
 
 
 @operation("fence.mbarrier_init.release.cluster;")
 def fence_mbarrier_init(warp: Any) -> None:
-    """Make mbarrier initialisations visible to asynchronous copies."""
+    """Make this thread's mbarrier initialisations visible to asynchronous copies."""
+    warp.clock.vouch(INITIALISED)
 
 
 # mbarriers

@@ -6,13 +6,14 @@ applies to absolute shared addresses (PTX ISA, "Tensors" and "cp.async.bulk.tens
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from kingpost.emulate import ASYNC, Action, Block, Wait, Warp
 from kingpost.emulate.memory import IN_FLIGHT
+from kingpost.emulate.order import Knowledge
 from kingpost.formats import canonical_nan
 from kingpost.program import TensorMap, swizzle
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
@@ -20,8 +21,10 @@ from kingpost.targets.nvidia.units.mbarrier import Mbarriers
 
 @dataclass(eq=False)
 class _Store:
-    read: bool = False
-    written: bool = False
+    """A bulk store: what whoever waits learns of its read and of its write, once they have happened."""
+
+    read: Knowledge | None = None
+    written: Knowledge | None = None
 
 
 @dataclass
@@ -38,18 +41,17 @@ class BulkCopies:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.groups: dict[tuple[int, int], _Groups] = {}
-        self.copies = 0
 
     def load(self, warp: Warp, destination: int, map_address: int, origin: tuple[int, ...], barrier: int) -> None:
         """Copy the box at `origin` (elements, outermost first) to `destination`; then count its bytes on `barrier`."""
         tensor, bytes = self._map(warp, map_address, destination)
         barriers = self.block.unit(Mbarriers)
-        barriers.state(warp, barrier)
+        barriers.engine_state(warp, barrier)
         addresses = _box_addresses(tensor, destination)
         self.block.shared.mark(addresses, IN_FLIGHT, warp)
 
         def perform(action: Action) -> None:
-            self.block.shared.write(addresses, _read_box(tensor, origin), action, ASYNC)
+            self.block.shared.write(addresses, self._read_box(tensor, origin, action), action, ASYNC)
             barriers.complete(action, barrier, bytes)
 
         self._submit(warp, f"bulk load into {self.block.shared.describe(destination)}", perform)
@@ -63,17 +65,17 @@ class BulkCopies:
         name = f"bulk store from {self.block.shared.describe(source)}"
 
         def read(action: Action) -> None:
-            values = self.block.shared.read(_box_addresses(tensor, source), action)
-            entry.read = True
+            values = self.block.shared.read(_box_addresses(tensor, source), action, ASYNC)
+            entry.read = action.clock.release()
 
             def write(later: Action) -> None:
                 at, inside = _view_addresses(tensor, origin)
                 if inside.any():
                     stored = values[inside]
                     if add:
-                        stored = _added(self.block.memory.read(at[inside], later), stored)
-                    self.block.memory.write(at[inside], stored, later, ASYNC)
-                entry.written = True
+                        stored = _added(self.block.memory.peek(at[inside], later), stored)
+                    self.block.memory.write(at[inside], stored, later, ASYNC, adds=add)
+                entry.written = later.clock.release()
 
             self._submit(warp, name, write, shared=False)
 
@@ -89,15 +91,29 @@ class BulkCopies:
         committed = self._thread(warp).committed
         waited = [entry for group in committed[: max(len(committed) - left, 0)] for entry in group]
 
-        def ready() -> bool:
-            return all(entry.read if reads_only else entry.written for entry in waited)
+        def learnt() -> list[Knowledge | None]:
+            return [entry.read if reads_only else entry.written for entry in waited]
 
-        return Wait(ready, lambda: f"bulk stores: {sum(not e.written for e in waited)} are pending")
+        def passed() -> None:
+            for knows in learnt():
+                if knows is not None:
+                    warp.clock.acquire(knows)
 
-    def _submit(self, warp: Warp, name: str, perform: Any, shared: bool = True) -> None:
-        self.copies += 1
-        source = warp.instruction.source if warp.instruction else None
-        self.block.submit(name, ("bulk copy", self.copies), source, perform, shared)
+        return Wait(
+            lambda: all(knows is not None for knows in learnt()),
+            lambda: f"bulk stores: {sum(knows is None for knows in learnt())} are pending",
+            passed,
+        )
+
+    def _submit(self, warp: Warp, name: str, perform: Callable[[Action], None], shared: bool = True) -> None:
+        self.block.submit(name, None, warp.source, perform, shared)
+
+    def _read_box(self, tensor: TensorMap, origin: tuple[int, ...], action: Action) -> np.ndarray:
+        at, inside = _view_addresses(tensor, origin)
+        box = np.zeros(at.shape, np.uint8)
+        if inside.any():
+            box[inside] = self.block.memory.read(at[inside], action, ASYNC)
+        return box
 
     def _thread(self, warp: Warp) -> _Groups:
         return self.groups.setdefault((warp.index, int(warp.active.argmax())), _Groups())
@@ -127,17 +143,6 @@ def _indices(tensor: TensorMap, origin: tuple[int, ...]) -> list[np.ndarray]:
     """The tensor indices of a box along each dimension; coordinates are signed."""
     starts = [o - (1 << 32) if o >= 1 << 31 else o for o in origin]
     return [start + np.arange(side) for start, side in zip(starts, tensor.type.box)]
-
-
-def _read_box(tensor: TensorMap, origin: tuple[int, ...]) -> np.ndarray:
-    itemsize = tensor.view.format.itemsize
-    array = tensor.view.numpy().view(f"V{itemsize}")
-    box = np.zeros(tensor.type.box, array.dtype)
-    inside = [(i >= 0) & (i < size) for i, size in zip(_indices(tensor, origin), array.shape)]
-    if all(mask.any() for mask in inside):
-        chosen = np.ix_(*(i[mask] for i, mask in zip(_indices(tensor, origin), inside)))
-        box[np.ix_(*inside)] = array[chosen]
-    return box.reshape(-1, tensor.type.box[-1]).view(np.uint8)
 
 
 def _view_addresses(tensor: TensorMap, origin: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kingpost.emulate import Action, Block, Warp
+from kingpost.emulate import ASYNC, Action, Block, Warp
 from kingpost.formats import Format
 from kingpost.program import swizzle
 from kingpost.targets.nvidia.blackwell_arithmetic import STEP_BYTES, tcgen05_f32
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
-from kingpost.targets.nvidia.units.tensor_memory import ALL_LANES, Flight, Place, TensorMemory
+from kingpost.targets.nvidia.units.tensor_memory import ALL_LANES, Flight, TensorMemory
 
 QUADRANTS = 4  # of 32 lanes, which hold the same scales
 _SPANS = {0: 0, 2: 128, 4: 64, 6: 32}  # bytes of swizzle, by the code in a shared-memory descriptor
@@ -61,46 +61,48 @@ class Tcgen05:
             rows = rows[~product.disabled[accumulator_lanes(product.m)]]
         memory, name = self.memory, f"an mma ({product.kind})"
         d = memory.place(warp, product.d, accumulator_lanes(product.m)[rows], product.n)
-        memory.fly(warp, name, self._queue(warp), d, writes=True)
+        result = memory.fly(warp, name, self._queue(warp), d, writes=True)
         scales = []
         for rows_of, each in zip((product.m, product.n), product.scales or ()):
             place = memory.place(warp, each.address, ALL_LANES, -(-rows_of // 32))
-            memory.fly(warp, name, self._queue(warp), place, writes=False)
-            scales.append(place)
+            scales.append(memory.fly(warp, name, self._queue(warp), place, writes=False))
 
         def perform(action: Action) -> None:
             a = self._operand(action, product.a, product.m, product.a_format)[rows]
             b = self._operand(action, product.b, product.n, product.b_format)
-            c = memory.read(action, d).view(np.float32) if product.accumulate else None
+            c = memory.read(action, result).view(np.float32) if product.accumulate else None
             read = [
-                self._scales(action, place, each.byte) for place, each in zip(scales, product.scales or (), strict=True)
+                self._scales(action, flight, each.byte)
+                for flight, each in zip(scales, product.scales or (), strict=True)
             ]
             a_scales, b_scales = (read[0][rows], read[1][: product.n]) if read else (None, None)
-            result = tcgen05_f32(a, b, c, product.a_format, product.b_format, a_scales, b_scales)
-            memory.write(action, d, result.view(np.uint32))
+            products = tcgen05_f32(a, b, c, product.a_format, product.b_format, a_scales, b_scales)
+            memory.write(action, result, products.view(np.uint32))
 
         self._submit(warp, f"tcgen05.mma ({product.kind})", perform)
 
     def copy_scales(self, warp: Warp, address: int, descriptor: int) -> None:
         """32 lanes x 128 bits from shared memory to four columns, the same in all four quadrants of lanes."""
         place = self.memory.place(warp, address, ALL_LANES, 4)
-        self.memory.fly(warp, "a tcgen05.cp", self._queue(warp), place, writes=True)
+        flight = self.memory.fly(warp, "a tcgen05.cp", self._queue(warp), place, writes=True)
 
         def perform(action: Action) -> None:
             addresses = operand_addresses(descriptor, 32)[:, :16]
-            cells = self.block.shared.read(addresses, action).view("<u4")  # [32, 4]
-            self.memory.write(action, place, np.tile(cells, (QUADRANTS, 1)))
+            cells = self.block.shared.read(addresses, action, ASYNC).view("<u4")  # [32, 4]
+            self.memory.write(action, flight, np.tile(cells, (QUADRANTS, 1)))
 
         self._submit(warp, "tcgen05.cp", perform)
 
     def commit(self, warp: Warp, barrier: int) -> None:
         """Arrive once at an mbarrier when everything that this thread has issued so far is done."""
         barriers, queue = self.block.unit(Mbarriers), self._queue(warp)
-        barriers.state(warp, barrier)
+        barriers.engine_state(warp, barrier)
+        seen = self.memory.seen_by(warp).copy()
         waited: list[Flight] = [flight for flight in self.memory.flights if flight.queue == queue]
 
         def perform(action: Action) -> None:
             self.memory.land(waited)
+            self.memory.hand_on(action, seen)  # a commit stands for tcgen05.fence::before_thread_sync
             barriers.arrive(action, barrier, 1)
 
         self._submit(warp, "tcgen05.commit", perform)
@@ -111,19 +113,19 @@ class Tcgen05:
         return "tcgen05", warp.index, int(warp.active.argmax())
 
     def _submit(self, warp: Warp, name: str, perform: Callable[[Action], None]) -> None:
-        source = warp.instruction.source if warp.instruction else None
+        source = warp.source
         self.block.submit(f"{name} of warp {warp.index}", self._queue(warp), source, perform)
 
     def _operand(self, action: Action, descriptor: int, rows: int, format: Format) -> np.ndarray:
         """Codes [rows, 32 bytes of K]."""
-        bytes = self.block.shared.read(operand_addresses(descriptor, rows), action)
+        bytes = self.block.shared.read(operand_addresses(descriptor, rows), action, ASYNC)
         return bytes.view(f"<u{format.itemsize}")
 
-    def _scales(self, action: Action, place: Place, byte: int) -> np.ndarray:
+    def _scales(self, action: Action, flight: Flight, byte: int) -> np.ndarray:
         """Row r's scale is byte `byte` of lane r mod 32, column r / 32; uint8 [32 x columns, 1]."""
-        cells = self.memory.read(action, place).reshape(QUADRANTS, 32, -1)
+        cells = self.memory.read(action, flight).reshape(QUADRANTS, 32, -1)
         if not (cells == cells[0]).all():
-            action.fail("tcgen05", f"the scales in {place} differ between the four quadrants of 32 lanes")
+            action.fail("tcgen05", f"the scales in {flight.place} differ between the four quadrants of 32 lanes")
         return (cells[0].T.reshape(-1, 1) >> np.uint32(8 * byte)).astype(np.uint8)
 
 

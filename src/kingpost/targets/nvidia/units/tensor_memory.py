@@ -8,13 +8,15 @@ tensor core reads and writes it at any time until a commit's arrival (see `kingp
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from kingpost.emulate import ASYNC, GENERIC, Action, Block, EmulationError, Finding, Wait, Warp
+from kingpost.emulate import GENERIC, Action, Block, EmulationError, Finding, Wait, Warp
 from kingpost.emulate.memory import UNWRITTEN, WRITTEN, Agent, Provenance
+from kingpost.emulate.order import ALWAYS, KNOWN, Knowledge, joined
 from kingpost.program import Registers, Source
+from kingpost.targets.nvidia.units.planes import TENSOR
 
 LANES, COLUMNS = 128, 512
 SMALLEST_ALLOCATION = 32
@@ -47,8 +49,9 @@ class Flight:
     queue: Hashable
     place: Place
     writes: bool
+    knows: Knowledge  # of its issuer
     registers: Registers | None = None
-    done: bool = False
+    done: Action | None = None
 
 
 @dataclass(eq=False)
@@ -58,25 +61,21 @@ class Allocation:
     source: Source | None
 
 
-@dataclass
-class Fences:
-    """When a warp last executed tcgen05.fence, for the checks of races between threads."""
-
-    before_thread_sync: list[int] = field(default_factory=list)
-    after_thread_sync: list[int] = field(default_factory=list)
-
-
 class TensorMemory:
-    """A block's tensor memory."""
+    """A block's tensor memory.
+
+    Threads see each other's accesses by tcgen05.fence::before_thread_sync of the one, something that synchronises them,
+    and tcgen05.fence::after_thread_sync of the other. The plane TENSOR is what the former have handed on; `seen` is
+    what a warp may rely on: what it has waited for, and what was handed on to it before its last fence of the latter.
+    """
 
     def __init__(self, block: Block) -> None:
         self.block = block
-        self.cells = Provenance(LANES * COLUMNS, block.tick)
-        self.cells.data = np.zeros(LANES * COLUMNS, np.uint32)
+        self.cells = Provenance(np.zeros(LANES * COLUMNS, np.uint32), str)
         self.allocations: dict[int, Allocation] = {}
         self.relinquished: str | None = None
         self.flights: list[Flight] = []
-        self.fences: dict[int, Fences] = {}
+        self.seen: dict[int, Knowledge] = {}  # by warp; the plane TENSOR counts
 
     # Allocation
 
@@ -84,7 +83,7 @@ class TensorMemory:
         """Wait for `columns` free columns, then write their address to shared memory at `slot`."""
         if self.relinquished:
             warp.fail("tensor memory", f"allocates after {self.relinquished} gave up the right to")
-        source = warp.instruction.source if warp.instruction else None
+        source = warp.source
         got: list[int] = []
 
         def ready() -> bool:
@@ -112,8 +111,12 @@ class TensorMemory:
         for flight in self.flights:
             if flight.place.overlaps(place):
                 warp.fail("tensor memory", f"frees {place}, which {flight.name} may still touch")
+        self._refuse_unseen(warp, "frees", place, joined(self.seen_by(warp), warp.clock.knowledge()), writes=True)
         del self.allocations[address]
         self.cells.state[place.cells] = UNWRITTEN
+        self.cells.written[place.cells] = 0
+        for read in self.cells.reads.values():
+            read[place.cells] = 0
 
     def relinquish(self, warp: Warp) -> None:
         self.relinquished = warp.name
@@ -142,7 +145,7 @@ class TensorMemory:
 
     def fly(
         self,
-        agent: Agent,
+        warp: Warp,
         name: str,
         queue: Hashable,
         place: Place,
@@ -152,8 +155,8 @@ class TensorMemory:
         """Start an access; refused if it meets one in flight, in another queue, at the same cells, and one writes."""
         for other in self.flights:
             if other.queue != queue and (writes or other.writes) and other.place.overlaps(place):
-                agent.fail("tensor memory", f"{name} of {place}, while {other.name} there has not been waited for")
-        flight = Flight(name, queue, place, writes, registers)
+                warp.fail("tensor memory", f"{name} of {place}, while {other.name} there has not been waited for")
+        flight = Flight(name, queue, place, writes, self.seen_by(warp).copy(), registers)
         self.flights.append(flight)
         return flight
 
@@ -161,14 +164,46 @@ class TensorMemory:
         """These accesses have been waited for."""
         self.flights = [flight for flight in self.flights if flight not in flights]
 
-    def read(self, agent: Agent, place: Place) -> np.ndarray:
-        """The cells of a place, uint32 [lanes, columns]; all must have been written."""
-        if (self.cells.state[place.cells] == UNWRITTEN).any():
-            agent.fail("uninitialised", f"reads {place} of tensor memory, where some cells were never written")
-        return self.cells.data[place.cells]
+    def read(self, action: Action, flight: Flight) -> np.ndarray:
+        """The cells of an access that reads, uint32 [lanes, columns]; all must have been written."""
+        cells = flight.place.cells
+        if (self.cells.state[cells] == UNWRITTEN).any():
+            action.fail("uninitialised", f"reads {flight.place} of tensor memory, where some cells were never written")
+        self.note_read(action, flight)
+        return self.cells.data[cells]
 
-    def write(self, agent: Agent, place: Place, values: np.ndarray) -> None:
-        self.cells.write(place.cells, values, agent, ASYNC)
+    def note_read(self, action: Action, flight: Flight) -> None:
+        self._refuse_unseen(action, "reads", flight.place, flight.knows, writes=False)
+        column, cells = action.clock.column, flight.place.cells
+        event = self.block.order.mark(action)
+        self.cells.reads.setdefault(column, np.zeros(LANES * COLUMNS, np.int64))[cells] = event
+
+    def write(self, action: Action, flight: Flight, values: np.ndarray) -> None:
+        self._refuse_unseen(action, "writes", flight.place, flight.knows, writes=True)
+        cells = flight.place.cells
+        self.cells.written[cells] = self.block.order.mark(action)
+        self.cells.data[cells], self.cells.state[cells] = values, WRITTEN
+
+    def seen_by(self, warp: Warp) -> Knowledge:
+        return self.seen.get(warp.index, self.block.order.nothing())
+
+    def _refuse_unseen(self, agent: Agent, verb: str, place: Place, knows: Knowledge, writes: bool) -> None:
+        """An access, by somebody who has seen so much, to cells that others have accessed."""
+        order, cells = self.block.order, place.cells
+        knows = joined(knows, order.nothing())
+        knows[TENSOR, agent.clock.column] = ALWAYS  # an engine's queue is performed in order
+        before = [(self.cells.written, "wrote"), *((read, "read") for read in self.cells.reads.values() if writes)]
+        for events, did in before:
+            late = order.unknown(events[cells], knows, plane=TENSOR)
+            if late is None:
+                continue
+            event = int(events[cells][late][0])
+            missing = "something that synchronises the two threads"
+            if order.unknown(np.array([event]), agent.clock.knowledge()) is None:
+                missing = "a tcgen05.fence, before_thread_sync there or after_thread_sync here,"
+            agent.fail(
+                "tensor memory", f"{verb} {place}, which {order.ledger.events[event]} {did}: {missing} is missing"
+            )
 
     # Loads and stores by warps
 
@@ -180,10 +215,12 @@ class TensorMemory:
         self._hold(warp, target, "writes", "a tcgen05.ld without its tcgen05.wait::ld")
 
         def perform(action: Action) -> None:
+            for flight in flights:
+                self.note_read(action, flight)
             cells = np.concatenate([place.cells for place in places]).T  # [registers, 32]
             _set(warp, target, self.cells.data[cells], self.cells.state[cells] == WRITTEN)
             for flight in flights:
-                flight.done = True
+                flight.done = action
 
         self._submit(warp, "tcgen05.ld", perform)
 
@@ -197,8 +234,8 @@ class TensorMemory:
             lanes = 0
             for place, flight in zip(places, flights):
                 part = slice(lanes, lanes + len(place.lanes))
-                self.write(action, place, np.ascontiguousarray(values).view(np.uint32)[:, part].T)
-                lanes, flight.done = part.stop, True
+                self.write(action, flight, np.ascontiguousarray(values).view(np.uint32)[:, part].T)
+                lanes, flight.done = part.stop, action
 
         self._submit(warp, "tcgen05.st", perform)
 
@@ -206,20 +243,39 @@ class TensorMemory:
         """Until all of this warp's loads ("ld") or stores ("st") are done."""
         waited = [flight for flight in self.flights if flight.queue == (kind, warp.index)]
 
-        def ready() -> bool:
-            if not all(flight.done for flight in waited):
-                return False
+        def passed() -> None:
             self.land(waited)
             for flight in waited:
                 if flight.registers is not None:
                     warp.unlock(flight.registers)
-            return True
+                assert flight.done is not None
+                knows = flight.done.clock.release()
+                warp.clock.acquire(knows)
+                knows[TENSOR, flight.done.clock.column] = knows[KNOWN, flight.done.clock.column]
+                self.seen[warp.index] = joined(self.seen_by(warp), knows)
 
-        return Wait(ready, lambda: f"tcgen05.{kind}: {sum(not f.done for f in waited)} in flight")
+        return Wait(
+            lambda: all(flight.done is not None for flight in waited),
+            lambda: f"tcgen05.{kind}: {sum(flight.done is None for flight in waited)} in flight",
+            passed,
+        )
 
-    def fence(self, warp: Warp, side: str) -> None:
-        """Record a tcgen05.fence::"before_thread_sync" or "after_thread_sync"."""
-        getattr(self.fences.setdefault(warp.index, Fences()), side).append(self.block.tick())
+    def fence_before(self, warp: Warp) -> None:
+        """tcgen05.fence::before_thread_sync: hand on what the warp has seen."""
+        handed = self.block.order.nothing()
+        handed[TENSOR, : self.seen_by(warp).shape[1]] = self.seen_by(warp)[TENSOR]
+        warp.clock.acquire(handed)
+
+    def hand_on(self, action: Action, seen: Knowledge) -> None:
+        """An action hands on what its issuer had seen, and what its queue has done."""
+        knows = joined(action.clock.knows, self.block.order.nothing())
+        knows[TENSOR, : seen.shape[1]] = np.maximum(knows[TENSOR, : seen.shape[1]], seen[TENSOR])
+        knows[TENSOR, action.clock.column] = self.block.order.ledger.now
+        action.clock.knows = knows
+
+    def fence_after(self, warp: Warp) -> None:
+        """tcgen05.fence::after_thread_sync: see what was handed on to the warp."""
+        self.seen[warp.index] = joined(self.seen_by(warp), warp.clock.knowledge())
 
     def _warp_places(self, warp: Warp, address: int, split: int | None, columns: int) -> list[Place]:
         own, first = 32 * (warp.index % 4), address >> 16
@@ -240,7 +296,7 @@ class TensorMemory:
         warp.lock(registers, holder)
 
     def _submit(self, warp: Warp, name: str, perform: Callable[[Action], None]) -> None:
-        source = warp.instruction.source if warp.instruction else None
+        source = warp.source
         self.block.submit(f"{name} of warp {warp.index}", (name, warp.index), source, perform)
 
 

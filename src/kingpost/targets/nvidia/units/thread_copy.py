@@ -31,13 +31,13 @@ class ThreadCopies:
         def perform(action: Action) -> None:
             self.block.shared.write(to, self.block.memory.read(since, action), action, GENERIC)
 
-        self._submit(warp, perform)
+        action = self._submit(warp, perform)
+        warp.clock.speaks_for(action.clock.column)
 
     def arrive(self, warp: Warp, address: int) -> None:
         """One arrival a lane at an mbarrier, once the lane's copies so far are done."""
         arrivals = int(warp.active.sum())
         self._submit(warp, lambda action: self.block.unit(Mbarriers).arrive(action, address, arrivals))
 
-    def _submit(self, warp: Warp, perform: Callable[[Action], None]) -> None:
-        source = warp.instruction.source if warp.instruction else None
-        self.block.submit(f"cp.async of {warp.name}", ("cp.async", warp.index), source, perform)
+    def _submit(self, warp: Warp, perform: Callable[[Action], None]) -> Action:
+        return self.block.submit(f"cp.async of {warp.name}", ("cp.async", warp.index), warp.source, perform)

@@ -7,7 +7,8 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from kingpost.emulate import Action, Block, Wait, Warp
+from kingpost.emulate import ASYNC, Action, Block, Wait, Warp
+from kingpost.emulate.order import Knowledge
 from kingpost.formats import Format
 from kingpost.program import Registers, Source, swizzle
 from kingpost.targets.nvidia.arithmetic import wgmma_f32
@@ -34,7 +35,8 @@ class _Entry:
     product: Product
     source: Source | None
     parts: dict[int, tuple[Warp, Registers]] = field(default_factory=dict)  # by warp of the warpgroup
-    done: set[int] = field(default_factory=set)  # the warps whose rows are there
+    issuers: dict[int, Knowledge] = field(default_factory=dict)  # what each warp knew when it issued its part
+    done: dict[int, Knowledge] = field(default_factory=dict)  # by warp whose rows are there: what its wait teaches
 
 
 @dataclass
@@ -61,7 +63,7 @@ class WgmmaQueues:
         part = warp.index % WARPS
         entry = next((e for e in waiting if part not in e.parts), None)
         if entry is None:
-            entry = _Entry(product, warp.instruction.source if warp.instruction else None)
+            entry = _Entry(product, warp.source)
             waiting.append(entry)
         if entry.product != product:
             warp.fail("wgmma", f"issues {product} where another warp of its warpgroup issued {entry.product}")
@@ -69,6 +71,7 @@ class WgmmaQueues:
             warp.read(accumulator)  # the products start from registers that must hold something
         warp.lock(accumulator, "a wgmma in flight")
         entry.parts[part] = (warp, accumulator)
+        entry.issuers[part] = warp.clock.release()
         self.groups.setdefault(warp.index, _Groups()).open.append(entry)
         if len(entry.parts) == WARPS:
             waiting.remove(entry)
@@ -78,6 +81,7 @@ class WgmmaQueues:
                     ("wgmma", each.index),
                     entry.source,
                     partial(self._perform, entry=entry, part=part),
+                    issuer=entry.issuers[part],
                 )
 
     def _chained(self, warp: Warp, accumulator: Registers) -> bool:
@@ -96,13 +100,16 @@ class WgmmaQueues:
         waited = [entry for group in groups.committed[: max(cut, 0)] for entry in group]
         own = warp.index % WARPS
 
-        def ready() -> bool:
-            if not all(own in entry.done for entry in waited):
-                return False
+        def passed() -> None:
             self._release(warp, groups, waited)
-            return True
+            for entry in waited:
+                warp.clock.acquire(entry.done[own])
 
-        return Wait(ready, lambda: f"{sum(own not in e.done for e in waited)} wgmma in flight")
+        return Wait(
+            lambda: all(own in entry.done for entry in waited),
+            lambda: f"{sum(own not in e.done for e in waited)} wgmma in flight",
+            passed,
+        )
 
     def _release(self, warp: Warp, groups: _Groups, waited: list[_Entry]) -> None:
         """Give this warp its accumulators back, unless a later product holds them too."""
@@ -118,13 +125,13 @@ class WgmmaQueues:
         product, (warp, accumulator) = entry.product, entry.parts[part]
         rows = operand_addresses(product.a, 64, product.a_major)[16 * part : 16 * part + 16]
         a, b = (
-            self.block.shared.read(addresses, action).view(f"u{product.a_format.itemsize}")
+            self.block.shared.read(addresses, action, ASYNC).view(f"u{product.a_format.itemsize}")
             for addresses in (rows, operand_addresses(product.b, product.n, product.b_major))
         )
         held = warp.values[accumulator.storage][list(accumulator.indices)] if product.accumulate else None
         d = wgmma_f32(a, b, None if held is None else _matrix(held), product.a_format, product.b_format)
         warp.deliver(accumulator, _fragment(d), np.ones(32, bool))
-        entry.done.add(part)
+        entry.done[part] = action.clock.release()
 
 
 @lru_cache(maxsize=4096)
