@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from kingpost.arrays import view
-from kingpost.emulate import Block, EmulationError, Schedule, schedule
+from kingpost.emulate import Block, EmulationError, Report, Schedule, schedule
 from kingpost.emulate.memory import GlobalMemory
 from kingpost.program import Builder, Launch, Target, TensorMap, u64
 
@@ -40,11 +39,10 @@ def run(
 ) -> Block:
     """One block of `body`, run to its end, with everything it leaves."""
     launch = build(body, **given)
-    clock = iter(range(1, 1 << 62)).__next__
     mapped = [argument.view for argument in launch.arguments.values() if isinstance(argument, TensorMap)]
-    memory = GlobalMemory([*mapped, *launch.views], clock)
+    memory = GlobalMemory([*mapped, *launch.views])
     chosen = schedule(order, seed) if isinstance(order, str) else order
-    block = Block(launch.program, index, launch.grid, launch.arguments, memory, chosen, Counter())
+    block = Block(launch.program, index, launch.grid, launch.arguments, memory, chosen, Report(chosen.name))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         block.run()
     return block

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from kingpost.emulate.memory import GlobalMemory, SharedMemory
-from kingpost.emulate.order import KNOWN, Clock, Knowledge, Ledger, Order, joined
+from kingpost.emulate.order import KNOWN, Clock, Knowledge, Order, joined
 from kingpost.emulate.report import DeadlockError, EmulationError, Finding, Report
 from kingpost.emulate.schedule import Schedule
 from kingpost.emulate.warp import Wait, Warp
@@ -58,11 +58,10 @@ class Block:
         memory: GlobalMemory,
         schedule: Schedule,
         report: Report,
-        ledger: Ledger,
     ) -> None:
         self.program, self.index, self.grid, self.arguments = program, index, grid, arguments
         self.memory, self.schedule, self.report, self.executed = memory, schedule, report, report.executed
-        self.order = memory.order = Order(ledger, index)
+        self.order = memory.order = Order(memory.ledger, index)
         self.running: Warp | Action  # the agent whose turn it is
         self.shared = SharedMemory(self, program.shared_bytes)
         self.units: dict[type, Any] = {}

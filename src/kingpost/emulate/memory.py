@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import numpy as np
 
 from kingpost.arrays import View
-from kingpost.emulate.order import ASYNC, GENERIC, KNOWN, Clock, Order
+from kingpost.emulate.order import ASYNC, GENERIC, KNOWN, Clock, Ledger, Order
 from kingpost.program import Source
 
 if TYPE_CHECKING:
@@ -230,7 +230,8 @@ class GlobalMemory(_ThreadAccess):
     """
 
     def __init__(self, views: list[View]) -> None:
-        self.order: Order
+        self.ledger = Ledger()
+        self.order = Order(self.ledger, 0)
         frozen = [v.extent() for v in views if isinstance(v.owner, np.ndarray) and not v.owner.flags.writeable]
         self.regions = [_Region(start, size, frozen) for start, size in _united(v.extent() for v in views)]
         self.starts = np.array([region.start for region in self.regions], np.int64)

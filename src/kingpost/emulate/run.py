@@ -9,7 +9,6 @@ import numpy as np
 
 from kingpost.emulate.block import Block
 from kingpost.emulate.memory import GlobalMemory
-from kingpost.emulate.order import Ledger
 from kingpost.emulate.report import Report
 from kingpost.emulate.schedule import Schedule, schedule
 from kingpost.program import Launch, TensorMap
@@ -22,13 +21,12 @@ def run(launch: Launch, order: str | Schedule = "late", seed: int = 0, blocks: I
     """
     chosen = schedule(order, seed) if isinstance(order, str) else order
     report = Report(chosen.name)
-    ledger = Ledger()
     views = [argument.view for argument in launch.arguments.values() if isinstance(argument, TensorMap)]
     memory = GlobalMemory([*views, *launch.views])
     began = time.perf_counter()
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for index in range(launch.grid) if blocks is None else blocks:
-            Block(launch.program, index, launch.grid, launch.arguments, memory, chosen, report, ledger).run()
+            Block(launch.program, index, launch.grid, launch.arguments, memory, chosen, report).run()
             report.blocks += 1
     report.seconds = time.perf_counter() - began
     return report

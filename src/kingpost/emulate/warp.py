@@ -41,6 +41,8 @@ class Warp:
         self.values: dict[Storage, np.ndarray] = {}
         self.undefined: dict[Storage, np.ndarray] = {}  # lanes never written, while there are any
         self.locked: dict[Storage, dict[int, str]] = {}  # registers that an asynchronous operation holds, and which
+        self.touched: dict[Storage, int] = {}  # when an instruction last read or wrote registers: its number
+        self.issued = 0  # instructions so far
         self.instruction: Instruction | None = None
         self.role = ""
         self.waiting: Wait | None = None
@@ -84,6 +86,7 @@ class Warp:
         storage, indices = operand.storage, operand.indices
         if self.locked and storage in self.locked:
             self._refuse_locked(operand, "reads")
+        self.touched[storage] = self.issued
         undefined = self.undefined.get(storage)
         if storage not in self.values or (undefined is not None and (undefined[list(indices)] & self.active).any()):
             self.fail("uninitialised", f"reads {operand!r}, which was never written")
@@ -96,6 +99,7 @@ class Warp:
         storage, indices = target.storage, target.indices
         if self.locked and storage in self.locked:
             self._refuse_locked(target, "writes")
+        self.touched[storage] = self.issued
         values = self.values.get(storage)
         if values is None:
             values = self.values[storage] = np.zeros((storage.size, len(self.lanes)), storage.type.dtype)
@@ -132,10 +136,10 @@ class Warp:
 
     def deliver(self, target: Registers, value: Any, active: np.ndarray) -> None:
         """Write registers that an asynchronous operation holds, in the lanes that were active when it was issued."""
-        now, locked = self.active, self.locked
-        self.active, self.locked = active, {}
+        now, locked, touched = self.active, self.locked, self.touched
+        self.active, self.locked, self.touched = active, {}, {}
         self.write(target, value)
-        self.active, self.locked = now, locked
+        self.active, self.locked, self.touched = now, locked, touched
 
     def _refuse_locked(self, operand: Registers, verb: str) -> None:
         held = self.locked[operand.storage]
@@ -182,6 +186,7 @@ class Warp:
 
     def _execute(self, instruction: Instruction) -> Wait | None:
         self.instruction = instruction
+        self.issued += 1
         self.block.executed[instruction] += 1
         for watch in self.block.watchers:
             watch(self, instruction)

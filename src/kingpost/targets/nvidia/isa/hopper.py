@@ -48,6 +48,7 @@ def matrix_descriptor(
 @operation("wgmma.fence.sync.aligned;", converged=True)
 def wgmma_fence(warp: Any) -> None:
     """Order this warpgroup's register accesses before the products that follow."""
+    warp.block.unit(WgmmaQueues).fence(warp)
 
 
 def _check_wgmma(

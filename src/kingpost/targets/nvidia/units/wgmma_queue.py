@@ -54,6 +54,7 @@ class WgmmaQueues:
         self.block = block
         self.entries: dict[int, list[_Entry]] = {}  # issued by some of a warpgroup's warps, not by all
         self.groups: dict[int, _Groups] = {}
+        self.fences: dict[int, int] = {}  # the number of each warp's last wgmma.fence among its instructions
 
     def issue(self, warp: Warp, product: Product, accumulator: Registers) -> None:
         """One warp's part of a product, its 16 rows: it starts when all four warps of the warpgroup have issued it, and
@@ -67,8 +68,10 @@ class WgmmaQueues:
             waiting.append(entry)
         if entry.product != product:
             warp.fail("wgmma", f"issues {product} where another warp of its warpgroup issued {entry.product}")
-        if product.accumulate and not self._chained(warp, accumulator):
-            warp.read(accumulator)  # the products start from registers that must hold something
+        if not self._chained(warp, accumulator):
+            self._refuse_unfenced(warp, accumulator)
+            if product.accumulate:
+                warp.read(accumulator)  # the products start from registers that must hold something
         warp.lock(accumulator, "a wgmma in flight")
         entry.parts[part] = (warp, accumulator)
         entry.issuers[part] = warp.clock.release()
@@ -87,6 +90,16 @@ class WgmmaQueues:
     def _chained(self, warp: Warp, accumulator: Registers) -> bool:
         """Whether products in flight already hold these registers: products on one accumulator chain in order."""
         return set(accumulator.indices) <= set(warp.locked.get(accumulator.storage, ()))
+
+    def fence(self, warp: Warp) -> None:
+        """wgmma.fence: the warp's accesses to registers so far come before the products that follow."""
+        self.fences[warp.index] = warp.issued
+
+    def _refuse_unfenced(self, warp: Warp, accumulator: Registers) -> None:
+        fenced, touched = self.fences.get(warp.index, 0), warp.touched.get(accumulator.storage, 0)
+        if touched >= fenced:
+            warp.fail("wgmma", f"multiplies into {accumulator!r}, which other instructions have used since the last "
+                      "wgmma.fence")  # fmt: skip
 
     def commit(self, warp: Warp) -> None:
         groups = self.groups.setdefault(warp.index, _Groups())
