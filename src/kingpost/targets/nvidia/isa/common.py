@@ -308,6 +308,7 @@ def stmatrix(warp: Any, address: Any, values: Any, *, offset: int = 0, transpose
     if (rows % 16).any():
         warp.fail("misaligned", "stmatrix to a row address that is no multiple of 16")
     bytes = np.ascontiguousarray(matrices).view(np.uint8).reshape(len(rows), 16)
+    warp.block.shared.count_conflicts(warp, rows, 16)
     warp.block.shared.write(rows[:, None] + np.arange(16), bytes, warp, GENERIC)
 
 
