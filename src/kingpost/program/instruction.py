@@ -71,6 +71,13 @@ class Instruction:
         )
 
 
+Harmless = Callable[["Program", Instruction], "str | None"]
+
+
+def never(program: Program, instruction: Instruction) -> None:
+    """No proof that a weakening is harmless."""
+
+
 @dataclass(frozen=True)
 class Weakening:
     """One way to take away, or to get wrong, what an instruction decides: a checker of programs must notice it.
@@ -82,7 +89,7 @@ class Weakening:
 
     what: str
     instead: Callable[[Instruction], Sequence[Instruction] | None]
-    harmless: Callable[[Program, Instruction], str | None] = lambda program, instruction: None
+    harmless: Harmless = never
 
 
 DELETE = Weakening("delete", lambda instruction: ())

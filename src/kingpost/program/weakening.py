@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kingpost.program.instruction import Instruction, Weakening
+from kingpost.program.instruction import DELETE, Harmless, Instruction, Weakening, never
 from kingpost.program.operations import portable
 from kingpost.program.registers import Operand, Registers, Storage
 
@@ -17,7 +17,7 @@ def with_fields(instruction: Instruction, **fields: Any) -> Sequence[Instruction
     return None if wanted == instruction.fields else (replace(instruction, fields=wanted),)
 
 
-def moved(field: str, *steps: int) -> tuple[Weakening, ...]:
+def moved(field: str, *steps: int, harmless: Harmless = never) -> tuple[Weakening, ...]:
     """A field's number moved by each of `steps`; nothing to weaken where it is 0 or None and moved down."""
 
     def by(step: int) -> Weakening:
@@ -25,7 +25,7 @@ def moved(field: str, *steps: int) -> tuple[Weakening, ...]:
             value = instruction.fields[field]
             return None if value is None or value + step < 0 else with_fields(instruction, **{field: value + step})
 
-        return Weakening(f"{field} {_signed(step)} in", instead)
+        return Weakening(f"{field} {_signed(step)} in", instead, harmless)
 
     return tuple(by(step) for step in steps)
 
@@ -39,9 +39,18 @@ def exchanged(field: str, values: Iterable[Any]) -> tuple[Weakening, ...]:
     return tuple(to(value) for value in values)
 
 
-def shifted(operand: str, step: int) -> Weakening:
+def deleted(harmless: Harmless) -> Weakening:
+    """`DELETE`, with a proof of where it makes no difference."""
+    return replace(DELETE, harmless=harmless)
+
+
+def shifted(operand: str, step: int, harmless: Harmless = never) -> Weakening:
     """`step` more in an operand: the neighbour of what it names."""
-    return Weakening(f"{operand} {_signed(step)} in", lambda instruction: _computed(instruction, operand, "add", step))
+
+    def instead(instruction: Instruction) -> Sequence[Instruction]:
+        return _computed(instruction, operand, "add", step)
+
+    return Weakening(f"{operand} {_signed(step)} in", instead, harmless)
 
 
 def flipped(operand: str) -> Weakening:

@@ -9,7 +9,8 @@ import numpy as np
 from kingpost.emulate import ASYNCHRONOUS
 from kingpost.formats import BF16, E4M3, E5M2, F16, Format
 from kingpost.program import DELETE, EVERY_LANE, Instruction, Operation, Registers, Type, f32, operation, u32, u64
-from kingpost.program.weakening import exchanged, moved, shifted
+from kingpost.program.weakening import deleted, exchanged, moved, shifted
+from kingpost.targets.nvidia.harmless import nothing_taken, nothing_to_order
 from kingpost.targets.nvidia.isa.common import CHUNK, MBARRIER
 from kingpost.targets.nvidia.units.tcgen05 import Product, Scales, Tcgen05
 from kingpost.targets.nvidia.units.tensor_memory import COLUMNS, SMALLEST_ALLOCATION, TensorMemory
@@ -57,7 +58,7 @@ def tensor_free(warp: Any, address: Any, *, columns: int) -> None:
     "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;",
     name="tcgen05.relinquish_alloc_permit",
     converged=True,
-    decides=(DELETE,),
+    decides=(deleted(nothing_taken),),
 )
 def tensor_relinquish(warp: Any) -> None:
     """This block allocates no more."""
@@ -147,7 +148,9 @@ def tensor_wait_store(warp: Any) -> Any:
     return warp.block.unit(TensorMemory).wait(warp, "st")
 
 
-@operation("tcgen05.fence::before_thread_sync;", name="tcgen05.fence::before_thread_sync", decides=(DELETE,))
+@operation(
+    "tcgen05.fence::before_thread_sync;", name="tcgen05.fence::before_thread_sync", decides=(deleted(nothing_to_order),)
+)
 def tensor_fence_before(warp: Any) -> None:
     """Order this thread's tcgen05 instructions so far before what synchronises with other threads."""
     warp.block.unit(TensorMemory).fence(warp, "before_thread_sync")

@@ -21,11 +21,11 @@ from kingpost.program import (
     u32,
 )
 from kingpost.program.weakening import flipped, moved, shifted
+from kingpost.targets.nvidia.harmless import WARP, own_barrier
 from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
 from kingpost.targets.nvidia.units.thread_copy import ThreadCopies
 
-WARP = 32  # threads
 MBARRIER = 8  # bytes: where an mbarrier's neighbour is
 CHUNK = 16  # bytes, that asynchronous copies count in
 
@@ -41,7 +41,7 @@ def elect(warp: Any) -> Any:
 @operation(
     "bar.sync {barrier}, {threads};",
     converged=True,
-    decides=(DELETE, shifted("barrier", 1), *moved("threads", WARP, -WARP)),
+    decides=(DELETE, shifted("barrier", 1, own_barrier), *moved("threads", WARP, -WARP)),
 )
 def named_barrier(warp: Any, barrier: Any, *, threads: int) -> Any:
     """Wait until `threads` threads of the block have come to barrier 1 to 15 (0 is the whole block's)."""

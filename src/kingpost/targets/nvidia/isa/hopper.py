@@ -8,10 +8,11 @@ from kingpost.emulate import ASYNCHRONOUS
 from kingpost.formats import BF16, E4M3, E5M2, Format
 from kingpost.program import DELETE, Instruction, Registers, f32, operation, u64
 from kingpost.program.weakening import exchanged, moved
+from kingpost.targets.nvidia.harmless import unused_leading
+from kingpost.targets.nvidia.isa.common import CHUNK
 from kingpost.targets.nvidia.units.wgmma_queue import Product, WgmmaQueues
 
 _SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
-CHUNK = 16  # bytes, that descriptors count in
 
 
 _MAJORS = {"k": 0, "mn": 1}  # as the instruction's transpose bits
@@ -36,7 +37,7 @@ def _descriptor_text(instruction: Instruction, name: Any) -> str:
     decides=(
         *moved("offset", CHUNK),
         *moved("stride", CHUNK),
-        *moved("leading", CHUNK),
+        *moved("leading", CHUNK, harmless=unused_leading),
         *exchanged("swizzle", _SWIZZLE_CODES),
     ),
 )
