@@ -85,10 +85,13 @@ def _of_body(body: Sequence[Node], outer: Site) -> Iterator[Mutant]:
 def _weakened(instruction: Instruction, site: Site, weakening: Weakening) -> Mutant:
     name = instruction.operation.name
 
-    def instead(node: Node) -> Sequence[Node]:
+    def same(node: Node) -> Instruction:
         if not isinstance(node, Instruction) or node.operation.name != name:
             raise ValueError(f"launch is of another program: {name} is wanted where it has {node}")
-        weaker = weakening.instead(node)
+        return node
+
+    def instead(node: Node) -> Sequence[Node]:
+        weaker = weakening.instead(same(node))
         assert weaker is not None
         for each in weaker:
             _check(each)
@@ -98,7 +101,7 @@ def _weakened(instruction: Instruction, site: Site, weakening: Weakening) -> Mut
         f"{weakening.what} {name}",
         instruction.source,
         _at(site, instead),
-        lambda program: weakening.harmless(program, instruction),
+        lambda program: weakening.harmless(program, same(_node(program.body, site))),
     )
 
 
@@ -125,14 +128,9 @@ def _at(site: Site, instead: Instead) -> Callable[[Launch], Launch]:
     """What puts something in the place of the node at a site."""
 
     def replaced(body: Sequence[Node], site: Site) -> list[Node]:
-        index, *rest = site
-        node = body[index]
-        new: Sequence[Node]
-        if rest:
-            assert not isinstance(node, Instruction)
-            new = [replace(node, body=replaced(node.body, tuple(rest)))]
-        else:
-            new = instead(node)
+        index, deeper = site[0], site[1:]
+        node = _node(body, site[:1])
+        new = [_with_body(node, replaced(_body(node), deeper))] if deeper else instead(node)
         return [*body[:index], *new, *body[index + 1 :]]
 
     def apply(launch: Launch) -> Launch:
@@ -140,6 +138,25 @@ def _at(site: Site, instead: Instead) -> Callable[[Launch], Launch]:
         return replace(launch, program=replace(launch.program, body=body))
 
     return apply
+
+
+def _node(body: Sequence[Node], site: Site) -> Node:
+    """The node at a site."""
+    index, deeper = site[0], site[1:]
+    if index >= len(body):
+        raise ValueError(f"launch is of another program: it has {len(body)} nodes where node {index} is wanted")
+    return _node(_body(body[index]), deeper) if deeper else body[index]
+
+
+def _body(node: Node) -> Sequence[Node]:
+    if isinstance(node, Instruction):
+        raise ValueError(f"launch is of another program: a body is wanted where it has {node}")
+    return node.body
+
+
+def _with_body(node: Node, body: list[Node]) -> Node:
+    assert not isinstance(node, Instruction)
+    return replace(node, body=body)
 
 
 # Tensor maps: fixed by the program's parameters, bound by the launch's arguments
