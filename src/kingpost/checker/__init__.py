@@ -1,0 +1,1 @@
+"""Programs checked on a CPU, and the checker checked by programs with something wrong."""
