@@ -36,11 +36,15 @@ class Mbarriers:
             warp.fail("mbarrier", f"initialises {self.name(address)} again while it is in use")
         self.states[address] = State(count, count)
         self.block.shared.mark(np.arange(address, address + 8), OBJECT, warp)
+        if self.block.recorder:
+            self.block.recorder.initialise(warp, address, count)
 
     def invalidate(self, warp: Warp, address: int) -> None:
         """Make the barrier ordinary memory again."""
         self.state(warp, address)
         del self.states[address]
+        if self.block.recorder:
+            self.block.recorder.invalidate(warp, address)
         start = address - self.block.shared.base
         self.block.shared.bytes.state[start : start + 8] = UNWRITTEN
 
@@ -55,6 +59,8 @@ class Mbarriers:
     def arrive(self, agent: Warp | Action, address: int, arrivals: int, expect: int = 0) -> None:
         """`arrivals` arrivals, after expecting `expect` more bytes in the current phase."""
         state = self.state(agent, address)
+        if self.block.recorder:
+            self.block.recorder.arrive(agent, address, arrivals, expect)
         state.bytes += expect
         if arrivals > state.pending:
             agent.fail(
@@ -65,12 +71,16 @@ class Mbarriers:
 
     def complete(self, action: Action, address: int, bytes: int) -> None:
         state = self.state(action, address)
+        if self.block.recorder:
+            self.block.recorder.complete(action, address, bytes)
         state.bytes -= bytes
         self._settle(state)
 
     def wait(self, warp: Warp, address: int, parity: int) -> Wait:
         """Until the phase of the given parity has completed; on a fresh barrier parity 1 passes at once."""
         state = self.state(warp, address)
+        if self.block.recorder:
+            self.block.recorder.wait(warp, address, parity)
         return Wait(
             lambda: state.phase & 1 != parity,
             lambda: (

@@ -69,6 +69,8 @@ class WgmmaQueues:
             warp.read(accumulator)  # the products start from registers that must hold something
         warp.lock(accumulator, "a wgmma in flight")
         entry.parts[part] = (warp, accumulator)
+        if self.block.recorder:
+            self.block.recorder.start_part(warp, entry)
         self.groups.setdefault(warp.index, _Groups()).open.append(entry)
         if len(entry.parts) == WARPS:
             waiting.remove(entry)
@@ -95,6 +97,8 @@ class WgmmaQueues:
         cut = len(groups.committed) - left
         waited = [entry for group in groups.committed[: max(cut, 0)] for entry in group]
         own = warp.index % WARPS
+        if self.block.recorder:
+            self.block.recorder.await_parts(warp, waited, WARPS)
 
         def ready() -> bool:
             if not all(own in entry.done for entry in waited):
