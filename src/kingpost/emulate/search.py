@@ -17,14 +17,18 @@ With that bound,
 - coming to a named barrier, if it and the others fit in the meeting under way;
 - an initialisation, if nobody else uses that barrier before.
 
-Where no agent's next event is independent, every order is followed.
+Where no agent's next event is independent, every order is followed. States in which agents with the same events have
+changed places count as one.
+
+A wait is lapped if it could have ended, and then a phase completes that makes its parity wrong again: whether it passes
+is left to timing. A wait that is a phase or more behind in every order is none: it looks at the same phase every time.
+What is not searched: data and their visibility, and whether everything asynchronous is over when the block ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kingpost.emulate.block import Block
 from kingpost.emulate.run import run
@@ -42,9 +46,11 @@ from kingpost.emulate.skeleton import (
     Skeleton,
     Start,
 )
+from kingpost.emulate.synchronisation import State, Synchronisation, Wrong
 from kingpost.program import Launch, TensorMap
 
-BOUND = 200_000  # states
+BOUND = 100_000  # states
+SHOWN = 30  # steps of an order, in its text
 
 
 @dataclass(frozen=True)
@@ -82,190 +88,16 @@ class Found:
     states: int
 
     def __str__(self) -> str:
-        return "\n  ".join([f"{self.kind}: {self.message}", "in this order:", *self.trace, "then:", *self.blocked])
+        """The kind, what it is, the last steps of the order, and who is where."""
+        before = len(self.trace) - SHOWN
+        steps = [f"({before} steps)", *self.trace[before:]] if before > 0 else self.trace
+        lines = [f"{self.kind}: {self.message}", "in this order:", *(f"  {step}" for step in steps)]
+        if self.blocked:
+            lines += ["then:", *(f"  {agent}" for agent in self.blocked)]
+        return "\n".join(lines)
 
 
 Outcome = Exhausted | Found | Unfinished
-
-
-class _Phase(NamedTuple):
-    """An mbarrier: what its phase under way lacks, and how many phases have completed."""
-
-    wanted: int
-    pending: int
-    bytes: int = 0
-    number: int = 0
-
-    def passes(self, parity: int) -> bool:
-        return self.number & 1 != parity
-
-
-class _State(NamedTuple):
-    """places: each agent's next event. phases, meetings (who has come), starts: by number of barrier or action."""
-
-    places: tuple[int, ...]
-    phases: tuple[_Phase | None, ...]
-    meetings: tuple[frozenset[int], ...]
-    starts: tuple[int, ...]
-
-
-class _Wrong(Exception):
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind, self.message = kind, message
-
-
-class _Step(NamedTuple):
-    """An event, and the number of the barrier or action that it is about."""
-
-    event: Event
-    of: int
-
-
-class _Machine:
-    """What events do: the same as the units of the emulator make them do."""
-
-    def __init__(self, skeleton: Skeleton) -> None:
-        self.agents = skeleton.agents
-        self.phases: dict[object, int] = {}
-        self.meetings: dict[object, int] = {}
-        self.actions: dict[object, int] = {}
-        self.steps = [[self._step(event) for event in agent.events] for agent in skeleton.agents]
-        self.smallest = [BOUND] * len(self.meetings)  # of the numbers that agents come to a named barrier for
-        for event, of in (step for steps in self.steps for step in steps):
-            if isinstance(event, MeetArrive):
-                self.smallest[of] = min(self.smallest[of], event.warps)
-        self.start = _State(
-            (0,) * len(self.agents),
-            (None,) * len(self.phases),
-            (frozenset(),) * len(self.meetings),
-            (0,) * len(self.actions),
-        )
-
-    def _step(self, event: Event) -> _Step:
-        if isinstance(event, (Start, AwaitStarts)):
-            numbers, key = self.actions, event.action
-        elif isinstance(event, (MeetArrive, MeetWait)):
-            numbers, key = self.meetings, event.barrier
-        else:
-            assert isinstance(event, (Init, Invalidate, PhaseWait, Arrive, Complete)), event
-            numbers, key = self.phases, event.barrier
-        return _Step(event, numbers.setdefault(key, len(numbers)))
-
-    def next(self, state: _State, agent: int) -> _Step | None:
-        steps, place = self.steps[agent], state.places[agent]
-        return steps[place] if place < len(steps) else None
-
-    def enabled(self, state: _State) -> list[int]:
-        return [agent for agent in range(len(self.agents)) if self.may(state, agent)]
-
-    def may(self, state: _State, agent: int) -> bool:
-        """Whether an agent has a next event that may happen (even if it would be wrong)."""
-        step = self.next(state, agent)
-        if step is None:
-            return False
-        event, of = step
-        if isinstance(event, PhaseWait):
-            phase = state.phases[of]
-            return phase is None or phase.passes(event.parity)
-        if isinstance(event, AwaitStarts):
-            return state.starts[of] >= event.starts
-        return not (isinstance(event, MeetWait) and agent in state.meetings[of])
-
-    def after(self, state: _State, agent: int) -> _State:
-        """The state after an agent's next event; raises `_Wrong` if that must not happen now."""
-        step = self.next(state, agent)
-        assert step is not None
-        event, of = step
-        places = _put(state.places, agent, state.places[agent] + 1)
-        state = state._replace(places=places)
-        if isinstance(event, Start):
-            return state._replace(starts=_put(state.starts, of, state.starts[of] + 1))
-        if isinstance(event, MeetArrive):
-            return state._replace(meetings=_put(state.meetings, of, self._meet(state, agent, event, of)))
-        if isinstance(event, (AwaitStarts, MeetWait)):
-            return state
-        return state._replace(phases=_put(state.phases, of, self._phase(state, event, of)))
-
-    def _meet(self, state: _State, agent: int, event: MeetArrive, of: int) -> frozenset[int]:
-        come = state.meetings[of]
-        if agent in come:
-            raise _Wrong("meeting", f"it has come to {event.barrier} before, and nobody was let go since")
-        come |= {agent}
-        for other in come:
-            wanted = self._came(state, other, of).warps
-            if wanted != event.warps:
-                raise _Wrong("meeting", f"{event.barrier} is for {event.warps}; {self.agents[other].name} has {wanted}")
-        if len(come) < event.warps:
-            return come
-        for other in come:
-            wanted_agents = self._came(state, other, of).participants
-            if wanted_agents is not None and wanted_agents != come:
-                names = ", ".join(self.agents[i].name for i in sorted(come))
-                raise _Wrong("meeting", f"{event.barrier} lets go {names}, which is not one group")
-        return frozenset()
-
-    def _came(self, state: _State, agent: int, of: int) -> MeetArrive:
-        """An agent's last coming to a named barrier."""
-        for event, number in reversed(self.steps[agent][: state.places[agent]]):
-            if isinstance(event, MeetArrive) and number == of:
-                return event
-        raise AssertionError("it never came")
-
-    def _phase(self, state: _State, event: Event, of: int) -> _Phase | None:
-        phase = state.phases[of]
-        if isinstance(event, Init):
-            if phase is not None:
-                raise _Wrong("lifetime", f"{event.barrier} is in use")
-            return _Phase(event.count, event.count)
-        assert isinstance(event, (Invalidate, PhaseWait, Arrive, Complete))
-        if phase is None:
-            raise _Wrong("lifetime", f"{event.barrier} is not initialised")
-        if isinstance(event, Invalidate):
-            return None
-        if isinstance(event, PhaseWait):
-            return phase
-        if isinstance(event, Complete):
-            phase = phase._replace(bytes=phase.bytes - event.bytes)
-        else:
-            if event.count > phase.pending:
-                raise _Wrong("arrivals", f"{event.count} more at {event.barrier}, whose phase lacks {phase.pending}")
-            phase = phase._replace(pending=phase.pending - event.count, bytes=phase.bytes + event.expect)
-        if phase.pending or phase.bytes:
-            return phase
-        self._refuse_lap(state, phase, of)
-        return _Phase(phase.wanted, phase.wanted, 0, phase.number + 1)
-
-    def _refuse_lap(self, state: _State, phase: _Phase, of: int) -> None:
-        """A phase completes: nobody may still be about to pass a wait for the one before."""
-        for agent in range(len(self.agents)):
-            step = self.next(state, agent)
-            if step and step.of == of and isinstance(step.event, PhaseWait) and phase.passes(step.event.parity):
-                raise _Wrong(
-                    "lap",
-                    f"{self.agents[agent].name} has yet to look at {step.event.barrier} for a phase that has completed "
-                    f"(parity {step.event.parity}), and now the next completes, so that the parity is wrong again",
-                )
-
-    def refuse_end(self, state: _State) -> None:
-        """Nothing may happen any more: everyone must be done, and no bytes missing."""
-        stuck = [agent for agent in range(len(self.agents)) if self.next(state, agent)]
-        if stuck:
-            raise _Wrong("deadlock", f"{len(stuck)} agents wait, and nobody can go on")
-        for name, of in self.phases.items():
-            phase = state.phases[of]
-            if phase and phase.bytes:
-                raise _Wrong("bytes", f"in the end {name} lacks {phase.bytes} bytes")
-
-    def line(self, state: _State, agent: int) -> str:
-        step = self.next(state, agent)
-        assert step is not None
-        where = f" ({step.event.source})" if step.event.source else ""
-        return f"{self.agents[agent].name}: {step.event}{where}"
-
-
-def _put(values: tuple, index: int, value: object) -> tuple:
-    return (*values[:index], value, *values[index + 1 :])
 
 
 class _Reach:
@@ -275,7 +107,7 @@ class _Reach:
     completed; `ended` or initialised; `touched` at all.
     """
 
-    def __init__(self, machine: _Machine, state: _State, still: int) -> None:
+    def __init__(self, machine: Synchronisation, state: State, still: int) -> None:
         self.machine, self.state = machine, state
         self.arrivals = [0] * len(state.phases)
         self.expected = [0] * len(state.phases)
@@ -356,7 +188,7 @@ class _Reach:
         return True
 
 
-def _independent(machine: _Machine, state: _State, agent: int) -> bool:
+def _independent(machine: Synchronisation, state: State, agent: int) -> bool:
     """Whether it does not matter when an agent's next event happens, of those that can: see the module's text."""
     step = machine.next(state, agent)
     assert step is not None
@@ -385,7 +217,7 @@ def _independent(machine: _Machine, state: _State, agent: int) -> bool:
     return spare > 0 or (spare == 0 and balance >= 0)
 
 
-def _followed(machine: _Machine, state: _State, enabled: list[int], last: int) -> list[int]:
+def _followed(machine: Synchronisation, state: State, enabled: list[int], last: int) -> list[int]:
     """One agent whose next event is independent, best the one that went last; or else all."""
     cheap = [a for a in enabled if isinstance(machine.steps[a][state.places[a]].event, (Start, AwaitStarts, MeetWait))]
     if cheap:
@@ -398,9 +230,9 @@ def _followed(machine: _Machine, state: _State, enabled: list[int], last: int) -
 
 def search(skeleton: Skeleton, bound: int = BOUND) -> Outcome:
     """Look for an order of the agents' events that goes wrong, in at most `bound` states."""
-    machine = _Machine(skeleton)
-    came: dict[_State, tuple[_State, int] | None] = {machine.start: None}
-    stack = [(machine.start, 0)]
+    machine = Synchronisation(skeleton)
+    came: dict[State, tuple[State, int] | None] = {machine.start: None}
+    stack = [(machine.start, 0)]  # all in order of progress, and who went last
     while stack:
         state, last = stack.pop()
         enabled = machine.enabled(state)
@@ -409,58 +241,70 @@ def search(skeleton: Skeleton, bound: int = BOUND) -> Outcome:
                 machine.refuse_end(state)
             for agent in _followed(machine, state, enabled, last):
                 last = agent
-                after = machine.after(state, agent)
+                after, _ = machine.sorted(machine.after(state, agent))
                 if after not in came:
                     if len(came) >= bound:
                         return Unfinished(len(came))
                     came[after] = state, agent
                     stack.append((after, agent))
-        except _Wrong as wrong:
+        except Wrong:
             order = [last] if enabled else []
             while (before := came[state]) is not None:
                 state, agent = before
                 order.append(agent)
-            return _found(machine, order[::-1], wrong, len(came))
+            return _found(machine, order[::-1], len(came))
     return Exhausted(len(came))
 
 
-def _found(machine: _Machine, order: list[int], wrong: _Wrong, states: int) -> Found:
-    if wrong.kind not in ("deadlock", "bytes"):
-        order, wrong = _shortened(machine, order, wrong)
+def _found(machine: Synchronisation, order: list[int], states: int) -> Found:
+    """What goes wrong in this order of agents, who are numbered by progress among those that are alike."""
+    order = _shortened(machine, _by_name(machine, order))
     state, lines = machine.start, []
-    for number, agent in enumerate(order):
-        lines.append(machine.line(state, agent))
-        if number + 1 < len(order) or wrong.kind in ("deadlock", "bytes"):
+    try:
+        for agent in order:
+            lines.append(machine.line(state, agent))
             state = machine.after(state, agent)
-    blocked = [machine.line(state, agent) for agent in range(len(machine.agents)) if machine.next(state, agent)]
-    return Found(wrong.kind, wrong.message, tuple(lines), tuple(blocked), states)
+        machine.refuse_end(state)
+    except Wrong as wrong:
+        blocked = [machine.line(state, agent) for agent in range(len(machine.agents)) if machine.next(state, agent)]
+        return Found(wrong.kind, str(wrong), tuple(lines), tuple(blocked), states)
+    raise AssertionError("nothing is wrong with this order")
 
 
-def _shortened(machine: _Machine, order: list[int], wrong: _Wrong) -> tuple[list[int], _Wrong]:
-    """The order without the steps that its end does not need, from the last to the first."""
+def _by_name(machine: Synchronisation, order: list[int]) -> list[int]:
+    """An order of agents numbered by progress as one of the agents themselves."""
+    state, agents = machine.start, []
+    for place in order:
+        agents.append(machine.sorted(state)[1][place])
+        if len(agents) < len(order):
+            state = machine.after(state, agents[-1])
+    return agents
+
+
+def _shortened(machine: Synchronisation, order: list[int]) -> list[int]:
+    """An order without the steps that its last, if that is wrong, does not need, the latest left out first."""
     states = [machine.start]
     for agent in order[:-1]:
         states.append(machine.after(states[-1], agent))
-    kept = [order[-1]]
-    for place in range(len(order) - 2, -1, -1):
-        agent = order[place]
-        again = None if agent in kept else _replayed(machine, states[place], kept)
-        if again is None or again.kind != wrong.kind:
+    kept = order[-1:]
+    kind = _wrong(machine, states[-1], kept)
+    if kind is None:
+        return order
+    for agent, state in zip(order[-2::-1], states[-2::-1]):
+        if agent in kept or _wrong(machine, state, kept) != kind:
             kept.insert(0, agent)
-        else:
-            wrong = again
-    return kept, wrong
+    return kept
 
 
-def _replayed(machine: _Machine, state: _State, order: list[int]) -> _Wrong | None:
-    """What is wrong with the last of these steps, if the others may happen and are right."""
+def _wrong(machine: Synchronisation, state: State, order: list[int]) -> str | None:
+    """The kind of what is wrong with the last of these steps, if the others may happen and are right."""
     for number, agent in enumerate(order):
         if not machine.may(state, agent):
             return None
         try:
             state = machine.after(state, agent)
-        except _Wrong as wrong:
-            return wrong if number + 1 == len(order) else None
+        except Wrong as wrong:
+            return wrong.kind if number + 1 == len(order) else None
     return None
 
 
@@ -482,8 +326,8 @@ class Searched:
 def search_launch(launch: Launch, blocks: Iterable[int] | None = None, bound: int = BOUND) -> list[Searched]:
     """Search the skeletons of a launch's blocks (default: all), each distinct one once.
 
-    They are recorded while the launch is emulated, late and then early; its arrays hold after that what they held
-    before. Raises `EmulationError` where the emulator finds something itself.
+    They are recorded while the launch is emulated, late and then early, for its control flow may depend on data; its
+    arrays then hold what they held before. Raises `EmulationError` where the emulator finds something itself.
     """
     chosen = list(range(launch.grid) if blocks is None else blocks)
     late, early = (record(launch, order, chosen) for order in ("late", "early"))
@@ -498,7 +342,7 @@ def search_launch(launch: Launch, blocks: Iterable[int] | None = None, bound: in
 def record(launch: Launch, order: str, blocks: Iterable[int]) -> list[Skeleton]:
     """The skeletons of blocks of a launch as emulated in this order ("late", "early"), which leaves arrays alone."""
     mapped = [argument.view for argument in launch.arguments.values() if isinstance(argument, TensorMap)]
-    arrays = [view.numpy() for view in (*mapped, *launch.views)]
+    arrays = [array for view in (*mapped, *launch.views) if (array := view.numpy()).flags.writeable]
     held = [array.copy() for array in arrays]
     recorders: list[Recorder] = []
 
