@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from kingpost.emulate.memory import GlobalMemory, SharedMemory
 from kingpost.emulate.order import KNOWN, Clock, Knowledge, Order, joined
@@ -13,6 +13,9 @@ from kingpost.emulate.schedule import Schedule
 from kingpost.emulate.warp import Wait, Warp
 from kingpost.program import Instruction, Program, Source, TensorMap
 from kingpost.program.launch import Argument
+
+if TYPE_CHECKING:
+    from kingpost.emulate.skeleton import Recorder
 
 Unit = TypeVar("Unit")
 
@@ -68,6 +71,7 @@ class Block:
         self.pending: list[Action] = []
         self.barriers: dict[int, _Barrier] = {}
         self.watchers: list[Callable[[Warp, Instruction], None]] = []  # units told of each instruction before it runs
+        self.recorder: Recorder | None = None  # told of what agents do to synchronise
         self.warps = [Warp(self, i) for i in range(program.warps)]
 
     def argument(self, name: str) -> int | float:
@@ -100,12 +104,16 @@ class Block:
         knows = self.running.clock.release() if issuer is None else issuer
         action = Action(name, queue, source, perform, self.order.action(queue, knows), shared)
         self.pending.append(action)
+        if self.recorder:
+            self.recorder.submit(action)
         if self.schedule.immediate:
             self._happen(self._eligible()[0])
         return action
 
     def barrier(self, warp: Warp, identifier: int, warps: int) -> Wait:
         """Arrive at a named barrier and wait until `warps` warps have."""
+        if self.recorder:
+            self.recorder.meet(warp, identifier, warps)
         barrier = self.barriers.setdefault(identifier, _Barrier())
         if barrier.arrived and barrier.wanted != warps:
             warp.fail("barrier count", f"barrier {identifier} is waited at for {barrier.wanted} warps and for {warps}")

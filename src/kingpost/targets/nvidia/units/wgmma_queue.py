@@ -75,6 +75,8 @@ class WgmmaQueues:
         warp.lock(accumulator, "a wgmma in flight")
         entry.parts[part] = (warp, accumulator)
         entry.issuers[part] = warp.clock.release()
+        if self.block.recorder:
+            self.block.recorder.start_part(warp, entry)
         self.groups.setdefault(warp.index, _Groups()).open.append(entry)
         if len(entry.parts) == WARPS:
             waiting.remove(entry)
@@ -112,6 +114,8 @@ class WgmmaQueues:
         cut = len(groups.committed) - left
         waited = [entry for group in groups.committed[: max(cut, 0)] for entry in group]
         own = warp.index % WARPS
+        if self.block.recorder:
+            self.block.recorder.await_parts(warp, waited, WARPS)
 
         def passed() -> None:
             self._release(warp, groups, waited)
