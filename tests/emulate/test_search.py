@@ -368,7 +368,7 @@ def test_the_fp8_kernel() -> None:
     found = searched(fp8_launch())
     names = [agent.name for agent in found.skeleton.agents]
     assert names[:13] == [*(f"math warp {i}" for i in range(8)), *(f"load warp {i}" for i in range(8, 12)), names[12]]
-    assert [name for name in names[12:] if name.startswith("bulk copy")] == names[12:32]  # two for each K block
+    assert [name for name in names[12:] if name.startswith("bulk load")] == names[12:32]  # two for each K block
     assert names[32:] == ["cp.async of warp 9"]
     assert found.outcome == Exhausted(1 + sum(len(agent.events) for agent in found.skeleton.agents))
 

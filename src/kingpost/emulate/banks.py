@@ -1,7 +1,7 @@
 """Bank conflicts of shared memory: 32 banks of 4 bytes, each giving one word a pass, 128 bytes of lanes at a time.
 
-CUDA C++ Programming Guide, "Shared Memory"; AMD's LDS has the same banks (CDNA3 ISA, "LDS"). Which lanes of a wide access
-share a pass is taken to be their order: AMD's hardware pairs others, so its counts are of the pattern, not of cycles.
+CUDA C++ Programming Guide, "Shared Memory"; AMD's LDS has the same (CDNA3 ISA, "LDS"). Lanes of a wide access share
+a pass in their order here: AMD's hardware pairs others, so its counts are of the pattern, not of cycles.
 """
 
 from __future__ import annotations

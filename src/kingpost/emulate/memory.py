@@ -106,6 +106,7 @@ class _ThreadAccess(ABC):
 
     def count_conflicts(self, warp: Warp, addresses: np.ndarray, size: int) -> None:
         """Count the bank conflicts of the current instruction, which accesses `size` bytes at each address."""
+        return  # memory without banks
 
     def load(self, warp: Warp, addresses: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """One value of `dtype` a lane."""

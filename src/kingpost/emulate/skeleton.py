@@ -250,6 +250,10 @@ def _named(events: Iterable[Event], names: dict[Hashable, str]) -> Iterator[Even
 
 
 def _kind(action: Hashable) -> str:
-    """What an engine calls its queue."""
-    queue = action.queue if isinstance(action, Action) else "product"
+    """What an engine calls its queue, or an action that is in none: "bulk load"."""
+    if not isinstance(action, Action):
+        return "product"
+    if action.queue is None:
+        return " ".join(action.name.split()[:2])
+    queue = action.queue
     return str(queue[0] if isinstance(queue, tuple) else queue)
