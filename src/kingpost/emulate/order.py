@@ -133,10 +133,16 @@ class WarpClock(Clock):
             known = knows if before is None else joined(before[1], knows)
             self.parted[active.tobytes()] = active.copy(), known
 
+    def altogether(self) -> Knowledge:
+        """What the lanes know between them."""
+        knows = self.knows
+        for _, more in self.parted.values():
+            knows = joined(knows, more)
+        return knows
+
     def converge(self) -> None:
         """All lanes have come together."""
-        for _, more in self.parted.values():
-            super().acquire(more)
+        self.knows = self.altogether()
         self.parted.clear()
         self.converged = self.order.ledger.now
 
