@@ -8,10 +8,26 @@ import numpy as np
 
 from kingpost.emulate import GENERIC
 from kingpost.formats import F16, canonical_nan, converted
-from kingpost.program import Instruction, Operand, Registers, TensorMapType, f32, operation, pred, u32
+from kingpost.program import (
+    DELETE,
+    EVERY_LANE,
+    Instruction,
+    Operand,
+    Registers,
+    TensorMapType,
+    f32,
+    operation,
+    pred,
+    u32,
+)
+from kingpost.program.weakening import flipped, moved, shifted
+from kingpost.targets.nvidia.harmless import WARP, own_barrier
 from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
 from kingpost.targets.nvidia.units.thread_copy import ThreadCopies
+
+MBARRIER = 8  # bytes: where an mbarrier's neighbour is
+CHUNK = 16  # bytes, that asynchronous copies count in
 
 # Threads and barriers
 
@@ -22,18 +38,22 @@ def elect(warp: Any) -> Any:
     return warp.lanes == 0
 
 
-@operation("bar.sync {barrier}, {threads};", converged=True)
+@operation(
+    "bar.sync {barrier}, {threads};",
+    converged=True,
+    decides=(DELETE, shifted("barrier", 1, own_barrier), *moved("threads", WARP, -WARP)),
+)
 def named_barrier(warp: Any, barrier: Any, *, threads: int) -> Any:
     """Wait until `threads` threads of the block have come to barrier 1 to 15 (0 is the whole block's)."""
     return warp.block.barrier(warp, _one(warp, barrier), threads // 32)
 
 
-@operation("fence.proxy.async.shared::cta;")
+@operation("fence.proxy.async.shared::cta;", decides=(DELETE,))
 def fence_proxy_async(warp: Any) -> None:
     """Make this thread's writes to shared memory visible to asynchronous copies and products."""
 
 
-@operation("fence.mbarrier_init.release.cluster;")
+@operation("fence.mbarrier_init.release.cluster;", decides=(DELETE,))
 def fence_mbarrier_init(warp: Any) -> None:
     """Make mbarrier initialisations visible to asynchronous copies."""
 
@@ -41,24 +61,32 @@ def fence_mbarrier_init(warp: Any) -> None:
 # mbarriers
 
 
-@operation("mbarrier.init.shared::cta.b64 [{address}], {count};")
+@operation(
+    "mbarrier.init.shared::cta.b64 [{address}], {count};",
+    decides=(DELETE, EVERY_LANE, *moved("count", 1, -1), shifted("address", MBARRIER)),
+)
 def mbarrier_init(warp: Any, address: Any, *, count: int) -> None:
     warp.block.unit(Mbarriers).initialise(warp, _address(warp, address), count)
 
 
-@operation("mbarrier.inval.shared::cta.b64 [{address}];")
+@operation("mbarrier.inval.shared::cta.b64 [{address}];", decides=(DELETE, EVERY_LANE, shifted("address", MBARRIER)))
 def mbarrier_invalidate(warp: Any, address: Any) -> None:
     """Be done with an mbarrier, so that its memory may be used anew."""
     warp.block.unit(Mbarriers).invalidate(warp, _address(warp, address))
 
 
-@operation("mbarrier.arrive.shared::cta.b64 _, [{address}];")
+@operation(
+    "mbarrier.arrive.shared::cta.b64 _, [{address}];", decides=(DELETE, EVERY_LANE, shifted("address", MBARRIER))
+)
 def mbarrier_arrive(warp: Any, address: Any) -> None:
     """One arrival a lane."""
     warp.block.unit(Mbarriers).arrive(warp, _address(warp, address), int(warp.active.sum()))
 
 
-@operation("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};")
+@operation(
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};",
+    decides=(DELETE, EVERY_LANE, *moved("bytes", CHUNK, -CHUNK), shifted("address", MBARRIER)),
+)
 def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
     """Expect `bytes` of asynchronous copies in this phase, then arrive; each lane."""
     lanes = int(warp.active.sum())
@@ -69,6 +97,7 @@ def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
     "{{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [{address}], {parity}; "
     "@done bra finished; bra again; finished: }}",
     name="mbarrier.try_wait.parity",
+    decides=(DELETE, flipped("parity"), shifted("address", MBARRIER)),
 )
 def mbarrier_wait(warp: Any, address: Any, parity: Any) -> Any:
     """Wait until the phase of this parity has completed."""
@@ -99,6 +128,7 @@ def _copied(instruction: Instruction) -> dict[str, float]:
     "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
     "[{destination}], [{map}, {{{column}, {row}}}], [{barrier}];",
     uses=_copied,
+    decides=(EVERY_LANE, shifted("barrier", MBARRIER)),
 )
 def bulk_load_2d(
     warp: Any, destination: Any, map: Any, row: Any, column: Any, barrier: Any, *, type: TensorMapType
@@ -109,7 +139,9 @@ def bulk_load_2d(
 
 
 @operation(
-    "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [{map}, {{{column}, {row}}}], [{source}];", uses=_copied
+    "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [{map}, {{{column}, {row}}}], [{source}];",
+    uses=_copied,
+    decides=(EVERY_LANE,),
 )
 def bulk_store_2d(warp: Any, map: Any, row: Any, column: Any, source: Any, *, type: TensorMapType) -> None:
     origin = _one(warp, row), _one(warp, column)
@@ -120,6 +152,7 @@ def bulk_store_2d(warp: Any, map: Any, row: Any, column: Any, source: Any, *, ty
     "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
     "[{destination}], [{map}, {{{column}, {row}, {plane}}}], [{barrier}];",
     uses=_copied,
+    decides=(EVERY_LANE, shifted("barrier", MBARRIER)),
 )
 def bulk_load_3d(
     warp: Any, destination: Any, map: Any, plane: Any, row: Any, column: Any, barrier: Any, *, type: TensorMapType
@@ -132,6 +165,7 @@ def bulk_load_3d(
 @operation(
     "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [{map}, {{{column}, {row}, {plane}}}], [{source}];",
     uses=_copied,
+    decides=(EVERY_LANE,),
 )
 def bulk_store_3d(warp: Any, map: Any, plane: Any, row: Any, column: Any, source: Any, *, type: TensorMapType) -> None:
     origin = _one(warp, plane), _one(warp, row), _one(warp, column)
@@ -142,6 +176,7 @@ def bulk_store_3d(warp: Any, map: Any, plane: Any, row: Any, column: Any, source
     "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
     "[{map}, {{{column}, {row}, {plane}}}], [{source}];",
     uses=_copied,
+    decides=(EVERY_LANE,),
 )
 def bulk_reduce_add_3d(
     warp: Any, map: Any, plane: Any, row: Any, column: Any, source: Any, *, type: TensorMapType
@@ -151,12 +186,16 @@ def bulk_reduce_add_3d(
     warp.block.unit(BulkCopies).store(warp, _one(warp, map), origin, _address(warp, source), add=True)
 
 
-@operation("cp.async.bulk.commit_group;")
+@operation("cp.async.bulk.commit_group;", decides=(DELETE,))
 def bulk_commit(warp: Any) -> None:
     warp.block.unit(BulkCopies).commit(warp)
 
 
-@operation("cp.async.bulk.wait_group.read {groups};", name="cp.async.bulk.wait_group.read")
+@operation(
+    "cp.async.bulk.wait_group.read {groups};",
+    name="cp.async.bulk.wait_group.read",
+    decides=(DELETE, *moved("groups", 1)),
+)
 def bulk_wait_read(warp: Any, *, groups: int) -> Any:
     """Wait until at most `groups` of this thread's groups of stores have still to read shared memory."""
     return warp.block.unit(BulkCopies).wait(warp, groups, reads_only=True)
@@ -180,7 +219,9 @@ def copy_async_4(warp: Any, destination: Any, source: Any) -> None:
     lanes.copy(warp, warp.broadcast(destination), warp.broadcast(source), 4)
 
 
-@operation("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{address}];")
+@operation(
+    "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{address}];", decides=(DELETE, shifted("address", MBARRIER))
+)
 def copy_async_arrive(warp: Any, address: Any) -> None:
     """Arrive once a lane at an mbarrier, when the lane's asynchronous copies so far are done."""
     warp.block.unit(ThreadCopies).arrive(warp, _address(warp, address))

@@ -6,7 +6,10 @@ from typing import Any
 
 from kingpost.emulate import ASYNCHRONOUS
 from kingpost.formats import BF16, E4M3, E5M2, Format
-from kingpost.program import Instruction, Registers, f32, operation, u64
+from kingpost.program import DELETE, Instruction, Registers, f32, operation, u64
+from kingpost.program.weakening import exchanged, moved
+from kingpost.targets.nvidia.harmless import unused_leading
+from kingpost.targets.nvidia.isa.common import CHUNK
 from kingpost.targets.nvidia.units.wgmma_queue import Product, WgmmaQueues
 
 _SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
@@ -26,7 +29,18 @@ def _descriptor_text(instruction: Instruction, name: Any) -> str:
     )
 
 
-@operation(_descriptor_text, name="matrix_descriptor", writes={"d": u64}, uses={"issue": 2.0})
+@operation(
+    _descriptor_text,
+    name="matrix_descriptor",
+    writes={"d": u64},
+    uses={"issue": 2.0},
+    decides=(
+        *moved("offset", CHUNK),
+        *moved("stride", CHUNK),
+        *moved("leading", CHUNK, harmless=unused_leading),
+        *exchanged("swizzle", _SWIZZLE_CODES),
+    ),
+)
 def matrix_descriptor(
     warp: Any, address: Any, *, offset: int = 0, stride: int = 1024, swizzle: int = 128, leading: int = 0
 ) -> Any:
@@ -45,7 +59,7 @@ def matrix_descriptor(
     return warp.broadcast((address >> 4) + (offset >> 4)).astype("uint64") | u64.dtype.type(high)
 
 
-@operation("wgmma.fence.sync.aligned;", converged=True)
+@operation("wgmma.fence.sync.aligned;", converged=True, decides=(DELETE,))
 def wgmma_fence(warp: Any) -> None:
     """Order this warpgroup's register accesses before the products that follow."""
 
@@ -125,12 +139,17 @@ def _uniform(warp: Any, descriptor: Any) -> int:
     return int(descriptor[0])
 
 
-@operation("wgmma.commit_group.sync.aligned;", converged=True)
+@operation("wgmma.commit_group.sync.aligned;", converged=True, decides=(DELETE,))
 def wgmma_commit(warp: Any) -> None:
     warp.block.unit(WgmmaQueues).commit(warp)
 
 
-@operation("wgmma.wait_group.sync.aligned {groups};", name="wgmma.wait_group", converged=True)
+@operation(
+    "wgmma.wait_group.sync.aligned {groups};",
+    name="wgmma.wait_group",
+    converged=True,
+    decides=(DELETE, *moved("groups", 1)),
+)
 def wgmma_wait(warp: Any, *, groups: int) -> Any:
     """Wait until at most `groups` of this warp's newest groups of products are in flight."""
     return warp.block.unit(WgmmaQueues).wait(warp, groups)
