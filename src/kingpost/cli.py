@@ -173,14 +173,20 @@ def check(
     what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False, help=WHAT)],
     target: Annotated[str | None, typer.Option("--for", help="The chip. Default: all; of a shape, sm_90a.")] = None,
     schedule: Annotated[list[Schedule] | None, typer.Option(help="Some of them instead of all.")] = None,
+    exhaustive: Annotated[bool, typer.Option(help="Search every order of synchronisation as well.")] = False,
+    mutate: Annotated[bool, typer.Option(help="Weaken one decision at a time: is it noticed?")] = False,
+    sample: Annotated[int | None, typer.Option(min=1, help="Of each case, so many mutants.")] = None,
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="For a program; the keys stay.")] = False,
 ) -> None:
     """Emulate kernels under each schedule; compare with the chip's arithmetic."""
     from kingpost.checker import examine, show
 
+    if sample and not mutate:
+        raise ValueError("--sample is of mutants; --mutate is wanted with it")
     schedules = tuple(each.value for each in schedule or Schedule)
-    question = examine.Question(what, target, schedules, seed)
+    extras = tuple(name for name, wanted in (("exhaustive", exhaustive), ("mutate", mutate)) if wanted)
+    question = examine.Question(what, target, schedules, seed, extras, sample)
     with Console(stderr=True).status(f"checking {escape(what)}") as status:
         clean = show.run(question, as_json, out, lambda progress: status.update(escape(progress)))
     if not clean:

@@ -7,48 +7,53 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
 
-from kingpost.checker.check import VERSION, Report
-from kingpost.checker.examine import Question, clean, examine
+from kingpost.checker.check import VERSION
+from kingpost.checker.examine import Answer, Question, examine
 
 
 def run(question: Question, as_json: bool, out: Console, progress: Callable[[str], None]) -> bool:
     """Examine every case, print a line of each and a summary, or JSON; the verdict. progress: told how far it is."""
-    total, reports = len(question.cases()), []
-    for report in _counted(examine(question), total, progress):
-        reports.append(report)
+    answers = []
+    for answer in _counted(examine(question), len(question.cases()), progress):
+        answers.append(answer)
         if not as_json:
-            _print(report, out)
+            _print(answer, out)
     if as_json:
-        out.file.write(as_text(question, reports) + "\n")
+        out.file.write(as_text(question, answers) + "\n")
     else:
-        _summarise(reports, out)
-    return clean(reports)
+        _summarise(answers, out)
+    return all(answer.clean for answer in answers)
 
 
-def as_text(question: Question, reports: Sequence[Report]) -> str:
-    """All reports as one JSON object."""
-    head = {"version": VERSION, "what": question.what, "clean": clean(reports)}
-    return json.dumps({**head, "cases": [report.as_dict() for report in reports]}, indent=2)
+def as_text(question: Question, answers: Sequence[Answer]) -> str:
+    """All answers as one JSON object."""
+    clean = all(answer.clean for answer in answers)
+    head = {"version": VERSION, "what": question.what, "clean": clean}
+    return json.dumps({**head, "cases": [answer.as_dict() for answer in answers]}, indent=2)
 
 
-def _counted(reports: Iterable[Report], total: int, progress: Callable[[str], None]) -> Iterable[Report]:
-    for done, report in enumerate(reports, 1):
-        progress(f"{done} of {total}: {report.name}")
-        yield report
+def _counted(answers: Iterable[Answer], total: int, progress: Callable[[str], None]) -> Iterable[Answer]:
+    for done, answer in enumerate(answers, 1):
+        progress(f"{done} of {total}: {answer.report.name}")
+        yield answer
 
 
-def _print(report: Report, out: Console) -> None:
-    verdict = "[green]clean[/]" if report.clean else "[red]not clean[/]"
+def _print(answer: Answer, out: Console) -> None:
+    report = answer.report
     instructions = sum(run.counters.get("instructions", 0) for run in report.runs)
-    out.print(verdict, end="  ")
+    out.print("[green]clean[/]" if answer.clean else "[red]not clean[/]", end="  ")
     out.print(f"{report.name}  {instructions:,} instructions, {report.seconds:.2f} s", markup=False, soft_wrap=True)
     for run in report.runs:
         for finding in run.findings:
             out.print(f"  {run.schedule}: {finding}", markup=False, soft_wrap=True)
+    for extra in answer.extras:
+        for line in (extra.summary, *extra.details):
+            out.print(f"  {line}", markup=False, soft_wrap=True)
 
 
-def _summarise(reports: Sequence[Report], out: Console) -> None:
-    bad = sum(not report.clean for report in reports)
+def _summarise(answers: Sequence[Answer], out: Console) -> None:
+    bad = sum(not answer.clean for answer in answers)
+    reports = [answer.report for answer in answers]
     runs = sum(len(report.runs) for report in reports)
     seconds = sum(report.seconds for report in reports)
     cases = f"{len(reports)} {'case' if len(reports) == 1 else 'cases'}"
