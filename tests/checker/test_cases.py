@@ -1,4 +1,4 @@
-"""Every kernel has cases, and each kernel on each target is clean; all cases under all schedules are `kingpost check all`."""
+"""Every kernel has cases, and the first of each on each target is clean; `kingpost check all` runs all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = cases()
 FIRST = {(case.kernel, case.target): case for case in reversed(ALL)}
 
 
-@pytest.mark.parametrize("number, case", enumerate(FIRST.values()), ids=[case.name for case in FIRST.values()])
+@pytest.mark.parametrize("number, case", list(enumerate(FIRST.values())), ids=[case.name for case in FIRST.values()])
 def test_each_kernel_is_clean_on_each_target(number: int, case: Case) -> None:
     assert_clean(case, schedules=[SCHEDULES[number % 3]])
 
@@ -59,8 +59,9 @@ def test_every_kind_of_walk_scales_finish_and_store_has_a_case() -> None:
     configs = [case.make().launch.program.config for case in find("sm90_")]
     fp8 = [config for config in configs if "scales" in config]
     bf16 = [config for config in configs if "scales" not in config]
-    assert {type(each["walk"]).__name__ for each in fp8} == {"Dense", "Batched", "ByRows", "ByEnds", "ByCounts", "OverK"}
-    assert {type(each["walk"]).__name__ for each in bf16} - {type(each["walk"]).__name__ for each in fp8} == {"Summed"}
+    walks = {"Dense", "Batched", "ByRows", "ByEnds", "ByCounts", "OverK"}
+    assert {type(each["walk"]).__name__ for each in fp8} == walks
+    assert {type(each["walk"]).__name__ for each in bf16} == walks | {"Summed"}
     assert {(each["scales"].by_column, each["scales"].steps) for each in fp8} == {(0, 0), (1, 0), (1, 1)}
     assert {(each["a_major"], each["b_major"]) for each in bf16} == {(a, b) for a in ("k", "mn") for b in ("k", "mn")}
     for some in (fp8, bf16):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -36,11 +35,15 @@ class OneTile:
     def __str__(self) -> str:
         return f"{self.a_format} by {self.b_format}, {self.columns} columns, {self.blocks} blocks"
 
-    def trial(self, seed: int = 0) -> Trial:
-        """On random codes and scales."""
+    def trial(self) -> Trial:
+        launch, d, wanted = self.launch()
+        return Trial(launch, lambda: difference(d, wanted))
+
+    def launch(self, seed: int = 0) -> tuple[Launch, np.ndarray, np.ndarray]:
+        """A launch on random codes and scales, the array that it writes, and what must be there."""
         random = np.random.default_rng(seed)
         depth = self.blocks * 128 // self.a_format.itemsize
-        a, b = _codes(random, ROWS, depth, self.a_format), _codes(random, self.columns, depth, self.b_format)
+        a, b = codes(random, ROWS, depth, self.a_format), codes(random, self.columns, depth, self.b_format)
         d = np.full((ROWS, self.columns), np.nan, np.float32)
         views = {"a": view(a.view(self.a_format.dtype)), "b": view(b.view(self.b_format.dtype)), "d": view(d)}
         scales: list[np.ndarray] = []
@@ -48,7 +51,7 @@ class OneTile:
             scales = [random.integers(100, 150, (rows, depth // 32)).astype(np.uint8) for rows in (ROWS, self.columns)]
             views |= {"scale_a": view(scales[0]), "scale_b": view(scales[1])}
         wanted = tcgen05_f32(a, b, None, self.a_format, self.b_format, *scales)
-        return Trial(Launch.of(self.program, 1, **views), lambda: difference(d, wanted))
+        return Launch.of(self.program, 1, **views), d, wanted
 
 
 ONE_TILE = (
@@ -63,14 +66,10 @@ ONE_TILE = (
 
 def cases() -> list[Case]:
     """The kernels made for sm_100a."""
-    return [
-        Case(f"{name}: {each}", name, "sm_100a", partial(each.trial))
-        for each in ONE_TILE
-        for name in [each.kernel.__name__]
-    ]
+    return [Case(f"{each.kernel.__name__}: {each}", each.kernel.__name__, "sm_100a", each.trial) for each in ONE_TILE]
 
 
-def _codes(random: np.random.Generator, rows: int, depth: int, format: Format) -> np.ndarray:
+def codes(random: np.random.Generator, rows: int, depth: int, format: Format) -> np.ndarray:
     """Any finite codes [rows, depth]."""
     found = random.integers(0, 1 << format.bits, (rows, depth)).astype(f"u{format.itemsize}")
     return np.where(np.isfinite(decode(found, format)), found, 0).astype(found.dtype)
