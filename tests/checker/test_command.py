@@ -123,6 +123,7 @@ def test_findings_end_with_1(kingpost: Command, file: Path) -> None:
         ("nowhere.py::launch", "there is no file nowhere.py"),
         ("FILE::absent", "has no function 'absent'"),
         ("FILE::number", "has no function 'number'"),
+        ("FILE::launch --for gfx942", "is for sm_90a, not for gfx942"),
         ("FILE::of_one", "wants arguments; a function without is wanted"),
         ("FILE::nothing", "returned something else: NoneType cannot be checked; a Launch, a Program, a Trial or a"),
         ("3x8x32 --schedule never", "'never' is not one of 'late', 'early', 'random'"),

@@ -43,7 +43,7 @@ def find(what: str, target: str | None = None, seed: int = 0) -> list[Case]:
     if SHAPE.fullmatch(what):
         return [_product(what, target or DEFAULT_TARGET, seed)]
     if "::" in what:
-        return [_of_file(what)]
+        return [_of_file(what, target)]
     known = cases(target)
     kernel = [case for case in known if case.kernel == what]
     found = kernel or [case for case in known if case.name.startswith(what)]
@@ -100,7 +100,7 @@ def _product_trial(m: int, n: int, k: int, target: str, seed: int) -> Trial:
 # A user's file
 
 
-def _of_file(what: str) -> Case:
+def _of_file(what: str, target: str | None) -> Case:
     """What a function without arguments returns: a Launch, a Case, a Trial, or a Program and a dict of what
     `kingpost.checker.check` takes besides."""
     file, _, name = what.rpartition("::")
@@ -112,9 +112,12 @@ def _of_file(what: str) -> Case:
     given = function()
     program, more = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
     try:
-        return cased(program, name=what, **more)
+        case = cased(program, name=what, **more)
     except TypeError as error:
         raise TypeError(f"{what} returned something else: {error}") from error
+    if target not in (None, case.target):
+        raise ValueError(f"{what} is for {case.target}, not for {target}")
+    return case
 
 
 def _plain_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

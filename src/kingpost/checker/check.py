@@ -17,6 +17,7 @@ from kingpost.registry import Case, Trial
 
 SCHEDULES = ("late", "early", "random")
 VERSION = 1  # of `Report.as_dict`
+COUNTERS = ("blocks", "instructions", "bank_conflicts")  # of the emulator's report
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _run(trial: Trial, schedule: str, seed: int) -> Run:
         return Run(schedule, (error.finding,), {}, 0.0)
     wrong = trial.wrong()
     findings = (Finding("wrong result", wrong, "the launch", None),) if wrong else ()
-    counters = {"blocks": report.blocks, "instructions": report.instructions}
+    counters = {name: getattr(report, name) for name in COUNTERS if hasattr(report, name)}
     return Run(schedule, findings, counters, report.seconds)
 
 
