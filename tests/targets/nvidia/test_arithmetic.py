@@ -217,9 +217,9 @@ def test_refusals():
         arithmetic.wgmma_f32(a[:, :16], a)
     with pytest.raises(ValueError, match=r"codes are float32 \(4, 32\); wanted uint8"):
         arithmetic.wgmma_f32(a.astype(np.float32), a)
-    with pytest.raises(ValueError, match="a_format is e4m3fnuz; Hopper multiplies e4m3, e5m2 and bfloat16"):
+    with pytest.raises(ValueError, match="a_format is e4m3fnuz; Hopper multiplies e4m3, e5m2, bfloat16 and float16"):
         arithmetic.wgmma_f32(a, a, None, formats.E4M3FNUZ)
-    with pytest.raises(ValueError, match="a_format is bfloat16, b_format e4m3; two of the same width are wanted"):
+    with pytest.raises(ValueError, match="a_format is bfloat16, b_format e4m3; two of fp8 or the same are wanted"):
         arithmetic.chain(a, a, None, BF16)
     with pytest.raises(ValueError, match="a has K = 32, b 64; the same K is wanted"):
         arithmetic.chain(a, np.zeros((4, 64), np.uint8))

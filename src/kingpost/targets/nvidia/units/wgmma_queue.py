@@ -8,25 +8,37 @@ from functools import lru_cache, partial
 import numpy as np
 
 from kingpost.emulate import Action, Block, Wait, Warp
-from kingpost.formats import Format
+from kingpost.formats import F16, F32, Format
 from kingpost.program import Registers, Source, swizzle
-from kingpost.targets.nvidia.arithmetic import wgmma_f32
+from kingpost.targets.nvidia.arithmetic import wgmma_step
 
 WARPS = 4  # in a warpgroup
 
 
 @dataclass(frozen=True)
 class Product:
-    """d[64, n] = a[64, step] b[n, step]^T (+ d): shared-memory descriptors, formats and majors of a wgmma."""
+    """d[64, n] = a[64, step] b[n, step]^T (+ d): shared-memory descriptors, formats and majors of a wgmma.
+
+    a: None where each warp brings its rows in registers.
+    """
 
     n: int
-    a: int
+    a: int | None
     b: int
     accumulate: bool
     a_format: Format
     b_format: Format
     a_major: str = "k"
     b_major: str = "k"
+    d_format: Format = F32
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A warp's 16 rows of a: the four registers that hold them, and what they held when the product was issued."""
+
+    registers: Registers
+    values: np.ndarray  # uint32 [4, 32]
 
 
 @dataclass(eq=False)
@@ -34,7 +46,12 @@ class _Entry:
     product: Product
     source: Source | None
     parts: dict[int, tuple[Warp, Registers]] = field(default_factory=dict)  # by warp of the warpgroup
+    rows: dict[int, Rows] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)  # the warps whose rows are there
+
+    def held(self, part: int) -> list[Registers]:
+        """The registers of one warp that the product reads or writes."""
+        return [self.parts[part][1], *([self.rows[part].registers] if part in self.rows else [])]
 
 
 @dataclass
@@ -53,7 +70,7 @@ class WgmmaQueues:
         self.entries: dict[int, list[_Entry]] = {}  # issued by some of a warpgroup's warps, not by all
         self.groups: dict[int, _Groups] = {}
 
-    def issue(self, warp: Warp, product: Product, accumulator: Registers) -> None:
+    def issue(self, warp: Warp, product: Product, accumulator: Registers, rows: Rows | None = None) -> None:
         """One warp's part of a product, its 16 rows: it starts when all four warps of the warpgroup have issued it, and
         ends on its own, so that a warp's wait tells nothing of what the other three still read."""
         group = warp.index // WARPS
@@ -67,8 +84,11 @@ class WgmmaQueues:
             warp.fail("wgmma", f"issues {product} where another warp of its warpgroup issued {entry.product}")
         if product.accumulate and not self._chained(warp, accumulator):
             warp.read(accumulator)  # the products start from registers that must hold something
-        warp.lock(accumulator, "a wgmma in flight")
         entry.parts[part] = (warp, accumulator)
+        if rows is not None:
+            entry.rows[part] = rows
+        for registers in entry.held(part):
+            warp.lock(registers, "a wgmma in flight")
         self.groups.setdefault(warp.index, _Groups()).open.append(entry)
         if len(entry.parts) == WARPS:
             waiting.remove(entry)
@@ -109,21 +129,24 @@ class WgmmaQueues:
         groups.committed = [g for g in groups.committed if not all(e in waited for e in g)]
         held = [e for g in [*groups.committed, groups.open] for e in g]
         own = warp.index % WARPS
-        still = {(id(e.parts[own][1].storage), index) for e in held for index in e.parts[own][1].indices}
-        for entry in waited:
-            storage, indices = entry.parts[own][1].storage, entry.parts[own][1].indices
+        still = {(id(r.storage), index) for e in held for r in e.held(own) for index in r.indices}
+        for registers in (r for entry in waited for r in entry.held(own)):
+            storage, indices = registers.storage, registers.indices
             warp.unlock(Registers(storage, tuple(i for i in indices if (id(storage), i) not in still)))
 
     def _perform(self, action: Action, entry: _Entry, part: int) -> None:
         product, (warp, accumulator) = entry.product, entry.parts[part]
-        rows = operand_addresses(product.a, 64, product.a_major)[16 * part : 16 * part + 16]
-        a, b = (
-            self.block.shared.read(addresses, action).view(f"u{product.a_format.itemsize}")
-            for addresses in (rows, operand_addresses(product.b, product.n, product.b_major))
-        )
+        if product.a is None:
+            a = _row_bytes(entry.rows[part].values)
+        else:
+            rows = operand_addresses(product.a, 64, product.a_major)[16 * part : 16 * part + 16]
+            a = self.block.shared.read(rows, action)
+        b = self.block.shared.read(operand_addresses(product.b, product.n, product.b_major), action)
+        a, b = (x.view(f"u{product.a_format.itemsize}") for x in (a, b))
         held = warp.values[accumulator.storage][list(accumulator.indices)] if product.accumulate else None
-        d = wgmma_f32(a, b, None if held is None else _matrix(held), product.a_format, product.b_format)
-        warp.deliver(accumulator, _fragment(d), np.ones(32, bool))
+        c = None if held is None else _matrix(_unpacked(held, product.d_format))
+        d = wgmma_step(a, b, c, product.a_format, product.b_format, product.d_format)
+        warp.deliver(accumulator, _packed(_fragment(d), product.d_format), np.ones(32, bool))
         entry.done.add(part)
 
 
@@ -158,10 +181,35 @@ def operand_addresses(descriptor: int, rows: int, major: str = "k") -> np.ndarra
     return swizzle(start + line // 8 * stride + line % 8 * span + along // span * leading + along % span, span)
 
 
-def _fragment(rows: np.ndarray) -> np.ndarray:
-    """A warp's accumulator registers [n/2, 32] from its 16 rows [16, n].
+def _row_bytes(fragment: np.ndarray) -> np.ndarray:
+    """A warp's 16 rows of a, bytes [16, 32], from its registers, uint32 [4, 32].
 
-    Register i of lane t holds row t/4 + 8 (i/2 mod 2), column 8 (i/4) + 2 (t mod 4) + i mod 2
+    Byte i of register r of lane t is row t/4 + 8 (r mod 2), byte 16 (r/2) + 4 (t mod 4) + i of K, for elements of 8 and
+    of 16 bits alike (PTX ISA, "wgmma.mma_async: register fragments").
+    """
+    parts = np.ascontiguousarray(fragment).view(np.uint8).reshape(2, 2, 8, 4, 4)  # r / 2, r % 2, lane / 4, lane % 4, i
+    return parts.transpose(1, 2, 0, 3, 4).reshape(16, 32)
+
+
+def _unpacked(registers: np.ndarray, d_format: Format) -> np.ndarray:
+    """Accumulators [n/2, 32] from registers: a float32 each, or two float16, the first in the low half."""
+    if d_format is not F16:
+        return registers
+    return np.stack([registers & 0xFFFF, registers >> 16], axis=1).astype(np.uint16).view(np.float16).reshape(-1, 32)
+
+
+def _packed(fragment: np.ndarray, d_format: Format) -> np.ndarray:
+    """Registers from accumulators [n/2, 32]."""
+    if d_format is not F16:
+        return fragment
+    halves = fragment.view(np.uint16).astype(np.uint32)
+    return halves[::2] | halves[1::2] << np.uint32(16)
+
+
+def _fragment(rows: np.ndarray) -> np.ndarray:
+    """A warp's accumulators [n/2, 32] from its 16 rows [16, n].
+
+    Accumulator i of lane t is row t/4 + 8 (i/2 mod 2), column 8 (i/4) + 2 (t mod 4) + i mod 2
     (PTX ISA, "wgmma.mma_async: register fragments").
     """
     n = rows.shape[1]
@@ -170,6 +218,6 @@ def _fragment(rows: np.ndarray) -> np.ndarray:
 
 
 def _matrix(fragment: np.ndarray) -> np.ndarray:
-    """A warp's 16 rows [16, n] from its registers [n/2, 32]."""
+    """A warp's 16 rows [16, n] from its accumulators [n/2, 32]."""
     n = fragment.shape[0] * 2
     return fragment.reshape(n // 8, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(16, n)
