@@ -14,8 +14,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,10 +34,8 @@ def jobs() -> list[Job]:
     """One batch of each kind, family and n first, then batches of n = 8 until there are TILES."""
     classes = [(kind, family) for family in FAMILIES for kind in KINDS]
     first = [(kind, family, n, 0, OTHER_ROWS) for kind, family in classes for n in sizes(kind)]
-    a_batch = BATCH_ROWS // ROWS * (COLUMNS // 8) * RESULTS
-    return first + [
-        (kind, family, 8, number, BATCH_ROWS) for number in range(1, -(-TILES // a_batch) + 1) for kind, family in classes
-    ]
+    numbers = range(1, 1 + -(-TILES // (BATCH_ROWS // ROWS * (COLUMNS // 8) * RESULTS)))
+    return first + [(kind, family, 8, number, BATCH_ROWS) for number in numbers for kind, family in classes]
 
 
 def small_jobs() -> list[Job]:
@@ -49,35 +46,36 @@ def made(job: Job) -> Batch:
     return batch(*job)
 
 
-def assembled(kind_and_n: tuple[Kind, int]) -> int:
-    """Put a kernel's binary into the cache; its registers."""
-    from kingpost.assemble import build
+def assembled(kind_and_n: tuple[Kind, int]) -> str | None:
+    """Put a kernel's binary into the cache; why it was refused."""
+    from kingpost.assemble import AssemblyError, build
     from kingpost.targets.nvidia.ptx import ptx
 
     kind, n = kind_and_n
-    return build(ptx(wgmma_bits(n=n, kind=kind)), "sm_90a").registers
-
-
-def results(wanted: list[Job], processes: int) -> Iterator[Batch]:
-    """The batches, in no order; a few processes make them while this one compares."""
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap_unordered(made, wanted)
+    try:
+        build(ptx(wgmma_bits(n=n, kind=kind)), "sm_90a")
+    except AssemblyError as error:  # which no pool hands on
+        return f"{kind}, n = {n}: {error}"
+    return None
 
 
 def compare(
     wanted: list[Job], run: Callable[[Launch], None], seconds: float, processes: int
 ) -> dict[tuple[Kind, str], Tally]:
+    """What was compared in so many seconds; processes make batches, in no order, while this one runs them."""
     tallies: dict[tuple[Kind, str], Tally] = {}
-    began, done = time.monotonic(), 0
-    for each in results(wanted, processes):
-        tallies.setdefault((each.kind, each.family), Tally()).add(each, run)
-        done += 1
-        spent = time.monotonic() - began
-        if done % 50 == 0:
-            print(f"{done} of {len(wanted)} batches, {spent:.0f} s", flush=True)
-        if spent > seconds:
-            print(f"stopped after {done} of {len(wanted)} batches", flush=True)
-            break
+    end = time.monotonic() + seconds
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        batches = pool.imap_unordered(made, wanted)
+        for done in range(len(wanted)):
+            try:
+                each = batches.next(max(0.0, end - time.monotonic()))
+            except multiprocessing.TimeoutError:
+                print(f"out of time after {done} of {len(wanted)} batches", flush=True)
+                break
+            tallies.setdefault((each.kind, each.family), Tally()).add(each, run)
+            if done % 50 == 0:
+                print(f"{done} of {len(wanted)} batches, {end - time.monotonic():.0f} s left", flush=True)
     return tallies
 
 
@@ -108,28 +106,27 @@ def record(path: Path, device: str, tallies: dict[tuple[Kind, str], Tally], seco
         }
         for (kind, family), tally in tallies.items()
     ]
-    whole = {"device": device, "seconds": round(seconds, 1), "classes": classes}
+    total = {name: sum(each[name] for each in classes) for name in ("tiles", "outputs", "differing")}
+    whole = {"device": device, "seconds": round(seconds, 1), **total, "classes": classes}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(whole, indent=1) + "\n")
-    for each in classes:
-        print(f"{each['kind']}, {each['operands']}: {each['tiles']} tiles, {each['differing']} of {each['outputs']} differ")
-    total = {name: sum(each[name] for each in classes) for name in ("tiles", "outputs", "differing")}
-    print(f"{device}: {total['tiles']} tiles, {total['differing']} of {total['outputs']} outputs differ, {seconds:.0f} s")
+    for name, each in [*((f"{each['kind']}, {each['operands']}", each) for each in classes), (device, whole)]:
+        print(f"{name}: {each['tiles']} tiles, {each['differing']} of {each['outputs']} outputs differ")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("result", type=Path, nargs="?", default=Path("bits.json"))
     parser.add_argument("--seconds", type=float, default=240.0)
-    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--processes", type=int, default=min(15, os.cpu_count() or 2))
     parser.add_argument("--assemble", action="store_true")
     parser.add_argument("--emulate", action="store_true")
     given = parser.parse_args()
     if given.assemble:
         kernels = [(kind, n) for kind in KINDS for n in sizes(kind)]
         with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
-            registers = pool.map(assembled, kernels, chunksize=1)
-        print(f"{len(kernels)} kernels of at most {max(registers)} registers")
+            refusals = [each for each in pool.imap(assembled, kernels) if each]
+        print(*refusals, f"{len(kernels) - len(refusals)} of {len(kernels)} kernels are in the cache", sep="\n")
         return
     began = time.monotonic()
     device, run = stand_in() if given.emulate else gpu()

@@ -267,13 +267,13 @@ def _replace(random: np.random.Generator, codes: np.ndarray, share: float, forma
 def _around_the_cut(kind: Kind, parts: list[tuple[int, Format]], random: np.random.Generator) -> Operands:
     fraction_bits = 13 if kind.a_format.bits == 8 else 25  # that a step keeps below its largest exponent
     last = fraction_bits - sum(_FRACTION_BITS[format] for _, format in parts)  # so much less, and no bit is lost
-    least, most = (last - 1) // 2, (fraction_bits + 3) // 2
+    least, greatest = (last - 1) // 2, (fraction_bits + 3) // 2
     place = random.integers(0, kind.step, STEPS) + kind.step * np.arange(STEPS)  # of each step's large product
     codes, large = [], []
     for rows, format in parts:
         exponent = random.integers(3, 7, rows)
         fields = np.repeat(exponent[:, None], kind.depth, axis=1) + _BIAS[format]
-        less = random.integers(least, most + 1, (rows, 1)) + random.integers(0, 2, fields.shape)
+        less = random.integers(least, greatest + 1, (rows, 1)) + random.integers(0, 2, fields.shape)
         less[:, place] = np.where(random.random((rows, 1)) < 0.9, 0, less[:, place])
         codes.append(_codes(random, np.maximum(fields - less, 0), format, odd=0.75))
         large.append(exponent)
@@ -284,10 +284,9 @@ def _around_the_cut(kind: Kind, parts: list[tuple[int, Format]], random: np.rand
     significands = signs * (1 + random.integers(0, 1 << 23, shape) / 2**23)
     near = np.ldexp(significands, exponents + random.integers(-fraction_bits - 3, 4, shape))
     larger = np.ldexp(significands, exponents + random.integers(4, fraction_bits + 5, shape))
-    with np.errstate(over="ignore"):
-        c = np.choose(random.integers(0, 3, shape), [halves, near, larger]).astype(kind.d_format.dtype)
-    limit = _LARGEST[kind.d_format]
-    return Operands(*codes, _with_zeros(random, np.where(np.isfinite(c), c, np.array(limit, f"u{c.itemsize}").view(c.dtype))))
+    c = np.choose(random.integers(0, 3, shape), [halves, near, larger])
+    most = kind.d_format.maximum
+    return Operands(*codes, _with_zeros(random, c.clip(-most, most).astype(kind.d_format.dtype)))
 
 
 # The two sides, and their comparison
