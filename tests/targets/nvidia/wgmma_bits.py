@@ -7,8 +7,10 @@ This imports nothing beside it, so that bench/bits.py can take it by name.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +43,7 @@ from kingpost.targets.nvidia.isa.hopper import (
 ROWS, COLUMNS = 64, 256
 DEPTH, STEPS = 128, 4  # DEPTH: bytes of K
 RESULTS = STEPS + 1  # of a tile
+GOLDEN = Path(__file__).parents[2] / "golden" / "wgmma_bits.json"  # by kind and family: digests of a golden batch
 
 
 class Kind(NamedTuple):
@@ -333,6 +336,22 @@ def batch(kind: Kind, family: str, n: int, number: int, rows: int) -> Batch:
     return Batch(kind, family, n, seed, given, model(given, kind))
 
 
+def golden_batch(kind: Kind, family: str) -> Batch:
+    return batch(kind, family, 8, 0, ROWS)
+
+
+def digests(given: Operands, d: np.ndarray) -> list[str]:
+    """SHA-256 of operands, which another numpy may draw otherwise, and of results."""
+    return [hashlib.sha256(b"".join(x.tobytes() for x in arrays)).hexdigest() for arrays in (given, [d])]
+
+
+def outputs(batch: Batch, run: Callable[[Launch], None]) -> np.ndarray:
+    """What `run` makes of a batch: as its `expected`."""
+    d = np.full_like(batch.expected, 77.0)
+    run(launch(batch.operands, d, batch.n, batch.kind))
+    return d
+
+
 @dataclass
 class Tally:
     """What was compared of one kind and family. tiles: by n. examples: of outputs that differ, with their operands."""
@@ -344,12 +363,10 @@ class Tally:
 
     def add(self, batch: Batch, run: Callable[[Launch], None]) -> None:
         """Compare a batch with what `run` makes of it."""
-        kind, n, expected = batch.kind, batch.n, batch.expected
-        d = np.full_like(expected, 77.0)
-        run(launch(batch.operands, d, n, kind))
-        got, wanted = (x.view(f"u{x.itemsize}") for x in (d, expected))
-        self.tiles[n] = self.tiles.get(n, 0) + d.size // (ROWS * n)
-        self.outputs += d.size
+        n = batch.n
+        got, wanted = (x.view(f"u{x.itemsize}") for x in (outputs(batch, run), batch.expected))
+        self.tiles[n] = self.tiles.get(n, 0) + got.size // (ROWS * n)
+        self.outputs += got.size
         wrong = np.argwhere(got != wanted)
         self.differing += len(wrong)
         for place in wrong[: 3 - len(self.examples)]:
