@@ -367,10 +367,10 @@ class Tally:
         got, wanted = (x.view(f"u{x.itemsize}") for x in (outputs(batch, run), batch.expected))
         self.tiles[n] = self.tiles.get(n, 0) + got.size // (ROWS * n)
         self.outputs += got.size
-        wrong = np.argwhere(got != wanted)
+        wrong = np.flatnonzero(got != wanted)
         self.differing += len(wrong)
         for place in wrong[: 3 - len(self.examples)]:
-            self.examples.append(_example(batch, got, wanted, *place.tolist()))
+            self.examples.append(_example(batch, got, wanted, *map(int, np.unravel_index(place, got.shape))))
 
 
 def _example(batch: Batch, got: np.ndarray, wanted: np.ndarray, result: int, row: int, column: int) -> dict[str, Any]:
