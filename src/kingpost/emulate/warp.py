@@ -41,7 +41,8 @@ class Warp:
         self.values: dict[Storage, np.ndarray] = {}
         self.undefined: dict[Storage, np.ndarray] = {}  # lanes never written, while there are any
         self.locked: dict[Storage, dict[int, str]] = {}  # registers that an asynchronous operation holds, and which
-        self.touched: dict[Storage, int] = {}  # when an instruction last read or wrote registers: its number
+        self.touched: dict[Storage, int] = {}  # the number of the instruction that last read or wrote registers
+        self.written: dict[Storage, int] = {}  # that last wrote them
         self.issued = 0  # instructions so far
         self.instruction: Instruction | None = None
         self.role = ""
@@ -99,7 +100,7 @@ class Warp:
         storage, indices = target.storage, target.indices
         if self.locked and storage in self.locked:
             self._refuse_locked(target, "writes")
-        self.touched[storage] = self.issued
+        self.touched[storage] = self.written[storage] = self.issued
         values = self.values.get(storage)
         if values is None:
             values = self.values[storage] = np.zeros((storage.size, len(self.lanes)), storage.type.dtype)
@@ -136,10 +137,10 @@ class Warp:
 
     def deliver(self, target: Registers, value: Any, active: np.ndarray) -> None:
         """Write registers that an asynchronous operation holds, in the lanes that were active when it was issued."""
-        now, locked, touched = self.active, self.locked, self.touched
-        self.active, self.locked, self.touched = active, {}, {}
+        now = self.active, self.locked, self.touched, self.written
+        self.active, self.locked, self.touched, self.written = active, {}, {}, {}
         self.write(target, value)
-        self.active, self.locked, self.touched = now, locked, touched
+        self.active, self.locked, self.touched, self.written = now
 
     def _refuse_locked(self, operand: Registers, verb: str) -> None:
         held = self.locked[operand.storage]

@@ -1,4 +1,4 @@
-"""Clusters: blocks that reach each other's shared memory, rightly, and in each way that shows once in a million launches."""
+"""Clusters: blocks that reach each other's shared memory, rightly and wrongly."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TURNS, BYTES = 4, 128
 
 @dataclass(frozen=True)
 class Kernel:
-    """Block 0 of each cluster of 2 copies a row a turn to both, which add up what they read of it. Parts can be left out."""
+    """Block 0 of a cluster of 2 copies a row a turn to both, which add up what they read. Parts can be left out."""
 
     start: bool = True  # both wait for the other's barriers
     end: bool = True  # nobody leaves before the other is done with it
@@ -62,7 +62,7 @@ class Kernel:
         if self.start:
             cluster_arrive(k)
             cluster_wait(k)
-        turn, total = k.new(u32, 0), k.new(u32, 0)
+        total = k.new(u32, 0)
         with k.loop(TURNS) as turn:
             with k.mask(elect(k)):
                 mbarrier_arrive_expect(k, full, bytes=BYTES)
