@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -227,6 +228,59 @@ def test_noise_is_judged_as_by_enumeration(given: Skeleton) -> None:
 @given(bent_ring())
 def test_a_bent_ring_is_judged_as_by_enumeration(given: Skeleton) -> None:
     agree(given)
+
+
+# What would be missed if the search held too much for independent
+
+GO, WENT = Start("go"), AwaitStarts("go")
+MEET = [MeetArrive("m", 2), MeetWait("m")]
+MISSED = {
+    "a wait that others may lap": ("lap", [[PhaseWait("x", 1)], [Arrive("y"), Arrive("x")]]),
+    "an arrival that laps who is on its way": ("lap", [[Arrive("x"), Arrive("x")], [Arrive("y"), PhaseWait("x", 1)]]),
+    "an arrival that leaves none to another": (
+        "arrivals",
+        [[Arrive("x", 2)], [Arrive("y"), PhaseWait("y", 0), Arrive("x")]],
+    ),
+    "bytes that come before they are expected": (
+        "arrivals",
+        [[Arrive("z", 2), Arrive("z", 2, 8)], [Complete("z", 8)]],
+    ),
+    "bytes expected by who does not arrive": (
+        "deadlock",
+        [[Arrive("x")], [Arrive("x", 0, 8)], [PhaseWait("x", 0), Complete("x", 8)]],
+    ),
+    "a barrier that another is done with": ("lifetime", [[Arrive("z")], [Arrive("x"), Invalidate("z")]]),
+    "a barrier used before it is there": ("lifetime", [[Init("w", 1)], [Arrive("x"), PhaseWait("w", 1)]]),
+    "two who meet without a third": ("deadlock", [[*MEET, *MEET], MEET, MEET]),
+    "who goes on after a meeting": ("lap", [[PhaseWait("y", 1)], [*MEET, Arrive("y")], MEET]),
+    "who goes on after a phase": ("lap", [[PhaseWait("y", 1)], [PhaseWait("x", 0), Arrive("y")], [Arrive("x")]]),
+    "who goes on after a phase whose bytes are all there": (
+        "lap",
+        [
+            [PhaseWait("y", 1), AwaitStarts("sent"), Complete("z", 8)],
+            [PhaseWait("z", 0), Arrive("y")],
+            [Arrive("z"), Arrive("z"), Arrive("z", 1, 8), Start("sent")],
+        ],
+    ),
+    "who goes on after a phase of a new barrier": (
+        "lap",
+        [
+            [Arrive("x"), PhaseWait("y", 1)],
+            [PhaseWait("x", 0), Invalidate("x"), Init("x", 1), Start("new")],
+            [AwaitStarts("new"), PhaseWait("x", 1), Arrive("y")],
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("missed", MISSED)
+def test_nothing_is_missed(missed: str) -> None:
+    """Whoever comes first among the agents."""
+    kind, lists = MISSED[missed]
+    for order in permutations(lists):
+        whole = skeleton([Init("x", 1), Init("y", 1), Init("z", 2), GO], *([WENT, *events] for events in order))
+        assert kind in enumerated(whole)
+        agree(whole)
 
 
 # What is known to go wrong

@@ -77,8 +77,10 @@ class Unfinished:
 class Found:
     """An order that goes wrong.
 
-    kind: "deadlock", "lap", "arrivals", "bytes", "lifetime" or "meeting". trace: the steps, in order, one a line.
-    blocked: each agent that has not ended, at its next event.
+    kind: "deadlock", "lap", "arrivals" (too many), "bytes" (missing at the end), "lifetime" (of an mbarrier), "meeting"
+    (of a wrong count or group). trace: the steps in order, each a line, without starts of actions; steps that the end
+    does not need are left out, unless it is a deadlock. blocked: the next event of each agent that is neither done nor
+    idle.
     """
 
     kind: str
@@ -229,7 +231,7 @@ def _followed(machine: Synchronisation, state: State, enabled: list[int], last: 
 
 
 def search(skeleton: Skeleton, bound: int = BOUND) -> Outcome:
-    """Look for an order of the agents' events that goes wrong, in at most `bound` states."""
+    """Look for an order of the agents' events that goes wrong, in at most `bound` states; one is enough."""
     machine = Synchronisation(skeleton)
     came: dict[State, tuple[State, int] | None] = {machine.start: None}
     stack = [(machine.start, 0)]  # all in order of progress, and who went last
@@ -262,11 +264,13 @@ def _found(machine: Synchronisation, order: list[int], states: int) -> Found:
     state, lines = machine.start, []
     try:
         for agent in order:
-            lines.append(machine.line(state, agent))
+            step = machine.next(state, agent)
+            if step and not isinstance(step.event, (Start, AwaitStarts)):
+                lines.append(machine.line(state, agent))
             state = machine.after(state, agent)
         machine.refuse_end(state)
     except Wrong as wrong:
-        blocked = [machine.line(state, agent) for agent in range(len(machine.agents)) if machine.next(state, agent)]
+        blocked = [machine.line(state, agent) for agent in machine.unfinished(state)]
         return Found(wrong.kind, str(wrong), tuple(lines), tuple(blocked), states)
     raise AssertionError("nothing is wrong with this order")
 

@@ -126,8 +126,11 @@ class MeetWait(Event):
 
 @dataclass(frozen=True)
 class Agent:
+    """A warp; or a queue of an engine, which is idle until its next action is started."""
+
     name: str
     events: tuple[Event, ...]
+    engine: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,7 @@ class Recorder:
         for actions in queues.values():
             begun = [[AwaitStarts(a, source=a.source), *self.effects[a]] for a in actions]
             name = names[actions[0]] if len(actions) == 1 else f"{_kind(actions[0])} of warp {owners[actions[0]]}"
-            engines.append(Agent(name, tuple(_named([event for each in begun for event in each], names))))
+            engines.append(Agent(name, tuple(_named([event for each in begun for event in each], names)), engine=True))
         return Skeleton((*warps, *sorted(engines, key=lambda engine: engine.name)))
 
     def _names(self) -> tuple[dict[Hashable, str], dict[Hashable, int]]:

@@ -201,13 +201,21 @@ class Synchronisation:
 
     def refuse_end(self, state: State) -> None:
         """Nothing may happen any more: everyone must be done, and no bytes missing."""
-        stuck = [agent for agent in range(len(self.agents)) if self.next(state, agent)]
-        if stuck:
+        if stuck := self.unfinished(state):
             raise Wrong("deadlock", f"{len(stuck)} agents wait, and nobody can go on")
         for name, of in self.phases.items():
             phase = state.phases[of]
             if phase and phase.bytes:
                 raise Wrong("bytes", f"in the end {name} lacks {phase.bytes} bytes")
+
+    def unfinished(self, state: State) -> list[int]:
+        """The agents that have a next event and are not idle."""
+        nexts = ((agent, self.next(state, number)) for number, agent in enumerate(self.agents))
+        return [
+            number
+            for number, (agent, step) in enumerate(nexts)
+            if step and not (agent.engine and isinstance(step.event, AwaitStarts))
+        ]
 
     def line(self, state: State, agent: int) -> str:
         step = self.next(state, agent)
