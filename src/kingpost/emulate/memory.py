@@ -11,7 +11,7 @@ import numpy as np
 
 from kingpost.arrays import View
 from kingpost.emulate.banks import conflicts
-from kingpost.emulate.order import ASYNC, GENERIC, KNOWN, Clock, Ledger, Order
+from kingpost.emulate.order import ASYNC, GENERIC, KNOWN, Clock, Ledger, Order, WarpClock
 from kingpost.program import Source
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Agent(Protocol):
     """Whoever touches memory: a warp or an asynchronous engine's action."""
 
     @property
-    def clock(self) -> Clock: ...
+    def clock(self) -> Clock | WarpClock: ...
 
     @property
     def name(self) -> str: ...

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from kingpost.emulate.order import WarpClock
 from kingpost.emulate.report import EmulationError, Finding
 from kingpost.program import Instruction, Loop, Mask, Node, Operand, Registers, Role, Source, Type, When
 from kingpost.program.registers import Storage
@@ -48,7 +49,7 @@ class Warp:
         self.role = ""
         self.waiting: Wait | None = None
         self.finished = False
-        self.clock = block.order.warp(self)
+        self.clock = WarpClock(block.order, self)
         self.steps = self._run()
 
     @property
