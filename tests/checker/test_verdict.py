@@ -187,3 +187,8 @@ def test_a_case_that_is_wrong_tells_nothing_of_its_mutants() -> None:
     case = replace(hopper(), make=lambda: replace(hopper().make(), wrong=lambda: "always"))
     with pytest.raises(ValueError, match="case doubling is wrong before anything is weakened: always"):
         verdict(case, mutant_of(case, "delete bar.sync"))
+
+
+def test_a_mutant_of_another_program_is_not_taken_for_a_refused_one() -> None:
+    with pytest.raises(ValueError, match="launch is of another program"):
+        verdict(storing(lambda k, x: None), mutant_of(hopper(), "delete bar.sync"))

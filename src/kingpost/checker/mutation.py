@@ -31,14 +31,18 @@ Site = tuple[int, ...]  # the place of a node: its index in the program's body, 
 Instead = Callable[[Node], Sequence[Node]]
 
 
+class Refused(ValueError):
+    """An instruction's own check refuses what a mutant makes of it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Mutant:
     """One weakened decision. what: its class, as in "delete fence.proxy.async.shared::cta". source: the Python line
     that emitted it.
 
-    apply(launch): the weakened launch, of any launch of the same program; the given one stays as it is. Raises
-    ValueError where an instruction's own check refuses it. harmless(program): why an instruction set says that it makes
-    no difference, or None.
+    apply(launch): the weakened launch, of any launch of the same program; the given one stays as it is. Raises Refused
+    where the weaker instruction cannot be emitted, ValueError for a launch of another program. harmless(program): why
+    an instruction set says that it makes no difference, or None.
     """
 
     what: str
@@ -110,7 +114,10 @@ def _check(instruction: Instruction) -> None:
     if instruction.operation.check is not None:
         writes = instruction.writes
         into = writes if len(writes) > 1 else writes[0] if writes else None
-        instruction.operation.check(*instruction.reads, into=into, **instruction.fields)
+        try:
+            instruction.operation.check(*instruction.reads, into=into, **instruction.fields)
+        except ValueError as error:
+            raise Refused(str(error)) from error
 
 
 def _maker(mask: Mask) -> str:

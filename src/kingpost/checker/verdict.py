@@ -11,7 +11,7 @@ from kingpost import emulate
 from kingpost.assemble import AssemblyError
 from kingpost.checker import equivalence
 from kingpost.checker.cases import Case
-from kingpost.checker.mutation import Mutant
+from kingpost.checker.mutation import Mutant, Refused
 from kingpost.emulate import EmulationError, Finding, Schedule
 
 SCHEDULES = ("late", "early", "random")
@@ -28,21 +28,17 @@ class Verdict:
     equivalent: str | None = None
 
 
-def verdict(
-    case: Case,
-    mutant: Mutant,
-    schedules: Sequence[str] = SCHEDULES,
-    seed: int = 0,
-) -> Verdict:
+def verdict(case: Case, mutant: Mutant, schedules: Sequence[str] = SCHEDULES, seed: int = 0) -> Verdict:
     """Run a mutant of a case's launch under one schedule after another, until it is noticed.
 
     A run is stopped at `PATIENCE` times the steps of the clean one, and called a hang. seed: of "random".
+    Raises ValueError for a case that is wrong by itself, EmulationError for one with a finding.
     """
     for order in schedules:
         trial = case.make()
         try:
             weakened = mutant.apply(trial.launch)
-        except ValueError as error:
+        except Refused as error:
             return Verdict(True, f"refused by the builder: {error}")
         limited = _Limited(emulate.schedule(order, seed), PATIENCE * _steps(case, order, seed))
         try:

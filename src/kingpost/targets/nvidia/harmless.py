@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kingpost.program import Instruction, Loop, Node, NotConstant, Program, Registers, Role, evaluate
-from kingpost.program.control import instructions
+from kingpost.program import Instruction, Node, NotConstant, Program, Registers, Role, evaluate
+from kingpost.program.control import earlier
 
 WARP = 32  # threads
 LARGEST_BARRIER = 15
@@ -45,23 +45,9 @@ def nothing_to_order(program: Program, instruction: Instruction) -> str | None:
 
     Proof (PTX ISA, "tcgen05.fence"): it orders the asynchronous tcgen05 instructions before it, and there are none.
     """
-    if any(each.operation.name.startswith(_ASYNCHRONOUS) for each in _earlier(program.body, instruction)):
+    if any(each.operation.name.startswith(_ASYNCHRONOUS) for each in earlier(program.body, instruction)):
         return None
     return "no asynchronous tcgen05 instruction comes before it"
-
-
-def _earlier(body: Sequence[Node], instruction: Instruction) -> Iterator[Instruction]:
-    """What may be executed before an instruction: all that stands above it, and all of the loops around it."""
-    for node in body:
-        if node is instruction:
-            return
-        inside = [node] if isinstance(node, Instruction) else list(instructions(node.body))
-        if instruction not in inside or isinstance(node, Loop):
-            yield from inside
-        elif not isinstance(node, Instruction):
-            yield from _earlier(node.body, instruction)
-        if instruction in inside:
-            return
 
 
 def nothing_taken(program: Program, instruction: Instruction) -> str | None:

@@ -14,7 +14,8 @@ import numpy as np
 from kingpost.emulate import ASYNCHRONOUS
 from kingpost.formats import fma32
 from kingpost.program import DELETE, Instruction, Operand, Operation, Registers, Weakening, f32, operation, u32, u64
-from kingpost.program.weakening import moved, with_fields
+from kingpost.program.weakening import deleted, moved, with_fields
+from kingpost.targets.amd.harmless import nothing_in_flight
 from kingpost.targets.amd.isa.registers import place, want, want_range
 from kingpost.targets.amd.units.wait_counters import LARGEST, LDS, VECTOR, WaitCounters
 from kingpost.targets.amd.units.wait_states import WaitStates
@@ -47,14 +48,20 @@ def _forgotten(counter: str) -> Weakening:
         both = None not in instruction.fields.values()
         return with_fields(instruction, **{counter: None}) if both else None
 
-    return Weakening(f"no {counter} in", instead)
+    return Weakening(f"no {counter} in", instead, nothing_in_flight)
 
 
 @operation(
     _waits_text,
     name="s_waitcnt",
     check=_check_waits,
-    decides=(DELETE, *moved(VECTOR, 1), *moved(LDS, 1), _forgotten(VECTOR), _forgotten(LDS)),
+    decides=(
+        deleted(nothing_in_flight),
+        *moved(VECTOR, 1, harmless=nothing_in_flight),
+        *moved(LDS, 1, harmless=nothing_in_flight),
+        _forgotten(VECTOR),
+        _forgotten(LDS),
+    ),
 )
 def s_waitcnt(warp: Any, *, vmcnt: int | None = None, lgkmcnt: int | None = None) -> Any:
     """Wait until at most `vmcnt` accesses to global memory and at most `lgkmcnt` to LDS are in flight."""
