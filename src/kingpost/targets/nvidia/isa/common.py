@@ -8,7 +8,7 @@ import numpy as np
 
 from kingpost.emulate import GENERIC
 from kingpost.formats import F16, canonical_nan, converted
-from kingpost.program import Instruction, Operand, Registers, TensorMapType, f32, operation, pred, u32
+from kingpost.program import Instruction, Operand, Registers, TensorMapType, f32, operation, pred, u32, u64
 from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
 from kingpost.targets.nvidia.units.thread_copy import ThreadCopies
@@ -22,7 +22,7 @@ def elect(warp: Any) -> Any:
     return warp.lanes == 0
 
 
-@operation("bar.sync {barrier}, {threads};", converged=True)
+@operation("bar.sync {barrier}, {threads};", reads={"barrier": u32}, converged=True)
 def named_barrier(warp: Any, barrier: Any, *, threads: int) -> Any:
     """Wait until `threads` threads of the block have come to barrier 1 to 15 (0 is the whole block's)."""
     return warp.block.barrier(warp, _one(warp, barrier), threads // 32)
@@ -41,24 +41,24 @@ def fence_mbarrier_init(warp: Any) -> None:
 # mbarriers
 
 
-@operation("mbarrier.init.shared::cta.b64 [{address}], {count};")
+@operation("mbarrier.init.shared::cta.b64 [{address}], {count};", reads={"address": u32})
 def mbarrier_init(warp: Any, address: Any, *, count: int) -> None:
     warp.block.unit(Mbarriers).initialise(warp, _address(warp, address), count)
 
 
-@operation("mbarrier.inval.shared::cta.b64 [{address}];")
+@operation("mbarrier.inval.shared::cta.b64 [{address}];", reads={"address": u32})
 def mbarrier_invalidate(warp: Any, address: Any) -> None:
     """Be done with an mbarrier, so that its memory may be used anew."""
     warp.block.unit(Mbarriers).invalidate(warp, _address(warp, address))
 
 
-@operation("mbarrier.arrive.shared::cta.b64 _, [{address}];")
+@operation("mbarrier.arrive.shared::cta.b64 _, [{address}];", reads={"address": u32})
 def mbarrier_arrive(warp: Any, address: Any) -> None:
     """One arrival a lane."""
     warp.block.unit(Mbarriers).arrive(warp, _address(warp, address), int(warp.active.sum()))
 
 
-@operation("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};")
+@operation("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};", reads={"address": u32})
 def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
     """Expect `bytes` of asynchronous copies in this phase, then arrive; each lane."""
     lanes = int(warp.active.sum())
@@ -69,6 +69,7 @@ def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
     "{{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [{address}], {parity}; "
     "@done bra finished; bra again; finished: }}",
     name="mbarrier.try_wait.parity",
+    reads={"address": u32, "parity": u32},
 )
 def mbarrier_wait(warp: Any, address: Any, parity: Any) -> Any:
     """Wait until the phase of this parity has completed."""
@@ -98,6 +99,7 @@ def _copied(instruction: Instruction) -> dict[str, float]:
 @operation(
     "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
     "[{destination}], [{map}, {{{column}, {row}}}], [{barrier}];",
+    reads={"destination": u32, "map": u64, "row": u32, "column": u32, "barrier": u32},
     uses=_copied,
 )
 def bulk_load_2d(
@@ -109,7 +111,9 @@ def bulk_load_2d(
 
 
 @operation(
-    "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [{map}, {{{column}, {row}}}], [{source}];", uses=_copied
+    "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [{map}, {{{column}, {row}}}], [{source}];",
+    reads={"map": u64, "row": u32, "column": u32, "source": u32},
+    uses=_copied,
 )
 def bulk_store_2d(warp: Any, map: Any, row: Any, column: Any, source: Any, *, type: TensorMapType) -> None:
     origin = _one(warp, row), _one(warp, column)
@@ -119,6 +123,7 @@ def bulk_store_2d(warp: Any, map: Any, row: Any, column: Any, source: Any, *, ty
 @operation(
     "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
     "[{destination}], [{map}, {{{column}, {row}, {plane}}}], [{barrier}];",
+    reads={"destination": u32, "map": u64, "plane": u32, "row": u32, "column": u32, "barrier": u32},
     uses=_copied,
 )
 def bulk_load_3d(
@@ -131,6 +136,7 @@ def bulk_load_3d(
 
 @operation(
     "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [{map}, {{{column}, {row}, {plane}}}], [{source}];",
+    reads={"map": u64, "plane": u32, "row": u32, "column": u32, "source": u32},
     uses=_copied,
 )
 def bulk_store_3d(warp: Any, map: Any, plane: Any, row: Any, column: Any, source: Any, *, type: TensorMapType) -> None:
@@ -141,6 +147,7 @@ def bulk_store_3d(warp: Any, map: Any, plane: Any, row: Any, column: Any, source
 @operation(
     "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
     "[{map}, {{{column}, {row}, {plane}}}], [{source}];",
+    reads={"map": u64, "plane": u32, "row": u32, "column": u32, "source": u32},
     uses=_copied,
 )
 def bulk_reduce_add_3d(
@@ -162,7 +169,7 @@ def bulk_wait_read(warp: Any, *, groups: int) -> Any:
     return warp.block.unit(BulkCopies).wait(warp, groups, reads_only=True)
 
 
-@operation("prefetch.tensormap [{map}];")
+@operation("prefetch.tensormap [{map}];", reads={"map": u64})
 def prefetch_tensor_map(warp: Any, map: Any) -> None:
     """Bring a tensor map near; changes nothing."""
 
@@ -172,6 +179,7 @@ def prefetch_tensor_map(warp: Any, map: Any) -> None:
 
 @operation(
     "cp.async.ca.shared.global [{destination}], [{source}], 4;",
+    reads={"destination": u32, "source": u64},
     uses={"issue": 1.0, "global load bytes": 128.0, "shared store bytes": 128.0},
 )
 def copy_async_4(warp: Any, destination: Any, source: Any) -> None:
@@ -180,7 +188,7 @@ def copy_async_4(warp: Any, destination: Any, source: Any) -> None:
     lanes.copy(warp, warp.broadcast(destination), warp.broadcast(source), 4)
 
 
-@operation("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{address}];")
+@operation("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{address}];", reads={"address": u32})
 def copy_async_arrive(warp: Any, address: Any) -> None:
     """Arrive once a lane at an mbarrier, when the lane's asynchronous copies so far are done."""
     warp.block.unit(ThreadCopies).arrive(warp, _address(warp, address))
@@ -289,6 +297,7 @@ def _count(values: Operand) -> int:
 @operation(
     _stmatrix_text,
     name="stmatrix",
+    reads={"address": u32, "values": u32},
     converged=True,
     check=_check_stmatrix,
     uses=lambda i: {"issue": 1.0, "shared store bytes": 128.0 * _count(i.reads[1])},
@@ -311,6 +320,7 @@ def stmatrix(warp: Any, address: Any, values: Any, *, offset: int = 0, transpose
 @operation(
     "st.shared.v2.f32 [{address}+{offset}], {{{low}, {high}}};",
     name="st.shared.v2.f32",
+    reads={"address": u32, "low": f32, "high": f32},
     uses={"issue": 1.0, "shared store bytes": 256.0},
 )
 def store_shared_pair(warp: Any, address: Any, low: Any, high: Any, *, offset: int = 0) -> None:

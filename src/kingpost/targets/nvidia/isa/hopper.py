@@ -6,7 +6,7 @@ from typing import Any
 
 from kingpost.emulate import ASYNCHRONOUS
 from kingpost.formats import BF16, E4M3, E5M2, Format
-from kingpost.program import Instruction, Registers, f32, operation, u64
+from kingpost.program import Instruction, Registers, f32, operation, u32, u64
 from kingpost.targets.nvidia.units.wgmma_queue import Product, WgmmaQueues
 
 _SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
@@ -26,7 +26,7 @@ def _descriptor_text(instruction: Instruction, name: Any) -> str:
     )
 
 
-@operation(_descriptor_text, name="matrix_descriptor", writes={"d": u64}, uses={"issue": 2.0})
+@operation(_descriptor_text, name="matrix_descriptor", reads={"address": u32}, writes={"d": u64}, uses={"issue": 2.0})
 def matrix_descriptor(
     warp: Any, address: Any, *, offset: int = 0, stride: int = 1024, swizzle: int = 128, leading: int = 0
 ) -> Any:
@@ -95,7 +95,7 @@ def _wgmma_uses(instruction: Instruction) -> dict[str, float]:
     return {"issue": 1.0, "tensor cycles": n / 2 / 4, "tensor shared bytes": (64 + n) * 32 / 4}
 
 
-@operation(_wgmma_text, name="wgmma.mma_async", writes={"d": f32}, converged=True, check=_check_wgmma, uses=_wgmma_uses)
+@operation(_wgmma_text, name="wgmma.mma_async", reads={"a": u64, "b": u64}, writes={"d": f32}, converged=True, check=_check_wgmma, uses=_wgmma_uses)
 def wgmma(
     warp: Any,
     a: Any,
