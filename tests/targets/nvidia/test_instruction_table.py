@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import struct
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,6 +103,7 @@ _F16S = (F16, BF16, E4M3, F32)
 DOMAINS["mma_f16"] = Domain(MMA | {"m": ROWS, "a_format": _F16S, "b_format": _F16S}, together=("a_format", "b_format"))
 DOMAINS["mma_f16_masked"] = Domain(DOMAINS["mma_f16"].fields, count=lambda fields: {"disabled": 4})
 
+CRASHING = r"tcgen05.cp: .* a register is wanted"  # ptxas 13.5 at a number as its address
 NUMBERS = (0, 1, 15, 16, 2**32 - 1, 2**32, 2**64, -1, 0.5, 1e39)
 
 
@@ -150,7 +153,7 @@ def _replacements(
     operation: Operation, domain: Domain, slot: str, fields: dict[str, Any]
 ) -> Iterator[tuple[str, Callable[[Builder], Any]]]:
     wanted, count = _type(operation, domain, slot), domain.count(fields).get(slot, 1)
-    for type in (u32, s32, u64, f32, pred):
+    for type in (u32, s32, u64, f32):  # no predicate for a number: ptxas 13.5 crashes at it, or hangs
         if type is not wanted:
             yield type.name, lambda k, type=type: k.array(type, count)
     for more in {count - 1, count + 1, 2 * count, 3} - {0, count}:
@@ -165,22 +168,22 @@ def _replacements(
 # What ptxas says
 
 
-def module(target: Target, tried: dict[int, Sample]) -> str:
-    """One kernel a sample: ptxas takes minutes over many bulk copies in one. Sample i is of source line "sample:i"."""
-    head, kernels = "", []
-    for index, each in tried.items():
-        head, mark, kernel = ptx(each.program(target, index)).partition(".visible .entry")
-        kernels.append(f"{mark}{kernel.replace(' sample(', f' sample_{index}(', 1)}")
-    return "\n".join([head, *kernels])
+def complaints(target: Target, kernels: list[str]) -> dict[int, str]:
+    """What ptxas says against texts of one kernel each, by index, in one file but for those it has found fault with.
 
-
-def complaints(target: Target, tried: list[Sample]) -> dict[int, str]:
-    """What ptxas says against samples, by index. A run stops at one bad line of syntax, else names all of a stage."""
+    One kernel each, as it takes minutes over many bulk copies in one. A run names all faults of a stage, but stops at
+    the first bad line of syntax.
+    """
     found: dict[int, str] = {}
     while True:
-        left = {index: each for index, each in enumerate(tried) if index not in found}
+        left = {index: kernel for index, kernel in enumerate(kernels) if index not in found}
+        head = kernels[0].partition(".visible")[0]
+        bodies = [
+            ".visible" + kernel.partition(".visible")[2].replace(" sample(", f" sample_{i}(").replace(_AT, f".loc 1 {i} 0")
+            for i, kernel in left.items()
+        ]
         try:
-            assemble(module(target, left), target.name, find_ptxas())
+            assemble("\n".join([head, *bodies]), target.name, find_ptxas())
             return found
         except AssemblyError as error:
             problems = [p for p in error.problems if not re.match(r"C75|\d+ bytes spilled", p.message)]
@@ -192,16 +195,15 @@ def complaints(target: Target, tried: list[Sample]) -> dict[int, str]:
             found |= at
 
 
-def written(target: Target, tried: list[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """The samples that have a text, and those of which none can be made."""
-    yes, no = [], []
-    for each in tried:
-        try:
-            ptx(each.program(target))
-            yes.append(each)
-        except Exception:
-            no.append(each)
-    return yes, no
+_AT = ".loc 1 0 0"
+
+
+def text(target: Target, each: Sample) -> str | None:
+    """None where none can be made."""
+    try:
+        return ptx(each.program(target))
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, struct.error):
+        return None
 
 
 CASES = [(target, module) for module, targets in TARGETS.items() for target in targets]
@@ -210,13 +212,21 @@ CASES = [(target, module) for module, targets in TARGETS.items() for target in t
 @pytest.mark.parametrize("target, module", CASES, ids=[f"{module}-{target.name}" for target, module in CASES])
 def test_definitions_and_ptxas_agree(target: Target, module: str) -> None:
     tried = [s for name, each in definitions(isa)[module].items() for s in samples(target, name, each)]
-    texts, textless = written(target, tried)
-    told = complaints(target, texts)
-    problems = [f"{each.label}: accepted, but has no text" for each in textless if each.refusal is None]
-    for index, each in enumerate(texts):
-        if each.refusal is None and index in told:
-            problems.append(f"{each.label}: accepted, but ptxas says: {told[index]}")
-        if each.refusal is not None and index not in told:
-            problems.append(f"{each.label}: ptxas takes it, but refused: {each.refusal}")
+    accepted, refused = defaultdict(list), defaultdict(list)
+    problems = []
+    for each in tried:
+        kernel = text(target, each)
+        if kernel is not None:
+            (accepted if each.refusal is None else refused)[kernel].append(each)
+        elif each.refusal is None:
+            problems.append(f"{each.label}: accepted, but has no text")
+    asked = [*accepted, *(kernel for kernel in refused if kernel not in accepted)]
+    asked = [kernel for kernel in asked if not any(re.search(CRASHING, each.refusal or "") for each in refused[kernel])]
+    told = complaints(target, asked)
+    for index, kernel in enumerate(asked):
+        if kernel in accepted and index in told:
+            problems.append(f"{accepted[kernel][0].label}: accepted, but ptxas says: {told[index]}")
+        if kernel not in accepted and index not in told:
+            problems += [f"{each.label}: ptxas takes it, but refused: {each.refusal}" for each in refused[kernel]]
     print(len(tried), "tried")
     assert not problems, "\n".join(problems)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from kingpost.emulate import GENERIC
-from kingpost.formats import F16, canonical_nan, converted
+from kingpost.formats import F16, F32, canonical_nan, converted
 from kingpost.program import Instruction, Operand, Registers, TensorMapType, f32, operation, pred, u32, u64
+from kingpost.targets.nvidia.isa.operands import LARGEST, single, want_range
 from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
 from kingpost.targets.nvidia.units.thread_copy import ThreadCopies
@@ -22,7 +24,14 @@ def elect(warp: Any) -> Any:
     return warp.lanes == 0
 
 
-@operation("bar.sync {barrier}, {threads};", reads={"barrier": u32}, converged=True)
+def _check_named_barrier(barrier: Operand, *, into: Any, threads: int) -> None:
+    single("bar.sync")(barrier, into=into)
+    want_range("bar.sync", "threads", threads, 32, 1024, multiple=32)
+    if not isinstance(barrier, Registers):
+        want_range("bar.sync", "barrier", int(barrier), 0, 15)
+
+
+@operation("bar.sync {barrier}, {threads};", reads={"barrier": u32}, converged=True, check=_check_named_barrier)
 def named_barrier(warp: Any, barrier: Any, *, threads: int) -> Any:
     """Wait until `threads` threads of the block have come to barrier 1 to 15 (0 is the whole block's)."""
     return warp.block.barrier(warp, _one(warp, barrier), threads // 32)
@@ -40,25 +49,51 @@ def fence_mbarrier_init(warp: Any) -> None:
 
 # mbarriers
 
+_LARGEST_COUNT = (1 << 20) - 1  # of arrivals, and of bytes: PTX ISA, "Contents of the mbarrier object"
 
-@operation("mbarrier.init.shared::cta.b64 [{address}], {count};", reads={"address": u32})
+
+def _check_init(address: Operand, *, into: Any, count: int) -> None:
+    single("mbarrier.init", "address")(address, into=into)
+    want_range("mbarrier.init", "count", count, 1, _LARGEST_COUNT)
+
+
+def _check_expect(address: Operand, *, into: Any, bytes: int) -> None:
+    single("mbarrier.arrive.expect_tx", "address")(address, into=into)
+    want_range("mbarrier.arrive.expect_tx", "bytes", bytes, 0, _LARGEST_COUNT)
+
+
+def _check_wait(address: Operand, parity: Operand, *, into: Any) -> None:
+    single("mbarrier.try_wait.parity", "address")(address, parity, into=into)
+    if not isinstance(parity, Registers):
+        want_range("mbarrier.try_wait.parity", "parity", int(parity), 0, 1)
+
+
+@operation("mbarrier.init.shared::cta.b64 [{address}], {count};", reads={"address": u32}, check=_check_init)
 def mbarrier_init(warp: Any, address: Any, *, count: int) -> None:
     warp.block.unit(Mbarriers).initialise(warp, _address(warp, address), count)
 
 
-@operation("mbarrier.inval.shared::cta.b64 [{address}];", reads={"address": u32})
+@operation(
+    "mbarrier.inval.shared::cta.b64 [{address}];", reads={"address": u32}, check=single("mbarrier.inval", "address")
+)
 def mbarrier_invalidate(warp: Any, address: Any) -> None:
     """Be done with an mbarrier, so that its memory may be used anew."""
     warp.block.unit(Mbarriers).invalidate(warp, _address(warp, address))
 
 
-@operation("mbarrier.arrive.shared::cta.b64 _, [{address}];", reads={"address": u32})
+@operation(
+    "mbarrier.arrive.shared::cta.b64 _, [{address}];",
+    reads={"address": u32},
+    check=single("mbarrier.arrive", "address"),
+)
 def mbarrier_arrive(warp: Any, address: Any) -> None:
     """One arrival a lane."""
     warp.block.unit(Mbarriers).arrive(warp, _address(warp, address), int(warp.active.sum()))
 
 
-@operation("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};", reads={"address": u32})
+@operation(
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};", reads={"address": u32}, check=_check_expect
+)
 def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
     """Expect `bytes` of asynchronous copies in this phase, then arrive; each lane."""
     lanes = int(warp.active.sum())
@@ -70,6 +105,7 @@ def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
     "@done bra finished; bra again; finished: }}",
     name="mbarrier.try_wait.parity",
     reads={"address": u32, "parity": u32},
+    check=_check_wait,
 )
 def mbarrier_wait(warp: Any, address: Any, parity: Any) -> Any:
     """Wait until the phase of this parity has completed."""
@@ -96,10 +132,27 @@ def _copied(instruction: Instruction) -> dict[str, float]:
     return {"issue": 1.0, "bulk copy bytes": float(type.bytes)}
 
 
+def _check_bulk(name: str, dimensions: int, *addresses: str | None) -> Callable[..., None]:
+    def check(*reads: Operand, into: Any, type: TensorMapType) -> None:
+        single(name, *addresses)(*reads, into=into)
+        if len(type.box) != dimensions:
+            raise ValueError(f"{name}: type's box is {type.box}; {dimensions} dimensions are wanted")
+
+    return check
+
+
+def _check_reduce(*reads: Operand, into: Any, type: TensorMapType) -> None:
+    name = "cp.reduce.async.bulk.tensor.3d"
+    _check_bulk(name, 3, "map", None, None, None, "source")(*reads, into=into, type=type)
+    if type.format is not F32:
+        raise ValueError(f"{name}: type's format is {type.format.name}; float32 is wanted")
+
+
 @operation(
     "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
     "[{destination}], [{map}, {{{column}, {row}}}], [{barrier}];",
     reads={"destination": u32, "map": u64, "row": u32, "column": u32, "barrier": u32},
+    check=_check_bulk("cp.async.bulk.tensor.2d", 2, "destination", "map", None, None, "barrier"),
     uses=_copied,
 )
 def bulk_load_2d(
@@ -113,6 +166,7 @@ def bulk_load_2d(
 @operation(
     "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [{map}, {{{column}, {row}}}], [{source}];",
     reads={"map": u64, "row": u32, "column": u32, "source": u32},
+    check=_check_bulk("cp.async.bulk.tensor.2d", 2, "map", None, None, "source"),
     uses=_copied,
 )
 def bulk_store_2d(warp: Any, map: Any, row: Any, column: Any, source: Any, *, type: TensorMapType) -> None:
@@ -124,6 +178,7 @@ def bulk_store_2d(warp: Any, map: Any, row: Any, column: Any, source: Any, *, ty
     "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
     "[{destination}], [{map}, {{{column}, {row}, {plane}}}], [{barrier}];",
     reads={"destination": u32, "map": u64, "plane": u32, "row": u32, "column": u32, "barrier": u32},
+    check=_check_bulk("cp.async.bulk.tensor.3d", 3, "destination", "map", None, None, None, "barrier"),
     uses=_copied,
 )
 def bulk_load_3d(
@@ -137,6 +192,7 @@ def bulk_load_3d(
 @operation(
     "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [{map}, {{{column}, {row}, {plane}}}], [{source}];",
     reads={"map": u64, "plane": u32, "row": u32, "column": u32, "source": u32},
+    check=_check_bulk("cp.async.bulk.tensor.3d", 3, "map", None, None, None, "source"),
     uses=_copied,
 )
 def bulk_store_3d(warp: Any, map: Any, plane: Any, row: Any, column: Any, source: Any, *, type: TensorMapType) -> None:
@@ -148,6 +204,7 @@ def bulk_store_3d(warp: Any, map: Any, plane: Any, row: Any, column: Any, source
     "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
     "[{map}, {{{column}, {row}, {plane}}}], [{source}];",
     reads={"map": u64, "plane": u32, "row": u32, "column": u32, "source": u32},
+    check=_check_reduce,
     uses=_copied,
 )
 def bulk_reduce_add_3d(
@@ -163,13 +220,17 @@ def bulk_commit(warp: Any) -> None:
     warp.block.unit(BulkCopies).commit(warp)
 
 
-@operation("cp.async.bulk.wait_group.read {groups};", name="cp.async.bulk.wait_group.read")
+@operation(
+    "cp.async.bulk.wait_group.read {groups};",
+    name="cp.async.bulk.wait_group.read",
+    check=lambda into, groups: want_range("cp.async.bulk.wait_group.read", "groups", groups, 0, LARGEST),
+)
 def bulk_wait_read(warp: Any, *, groups: int) -> Any:
     """Wait until at most `groups` of this thread's groups of stores have still to read shared memory."""
     return warp.block.unit(BulkCopies).wait(warp, groups, reads_only=True)
 
 
-@operation("prefetch.tensormap [{map}];", reads={"map": u64})
+@operation("prefetch.tensormap [{map}];", reads={"map": u64}, check=single("prefetch.tensormap", "map"))
 def prefetch_tensor_map(warp: Any, map: Any) -> None:
     """Bring a tensor map near; changes nothing."""
 
@@ -180,6 +241,7 @@ def prefetch_tensor_map(warp: Any, map: Any) -> None:
 @operation(
     "cp.async.ca.shared.global [{destination}], [{source}], 4;",
     reads={"destination": u32, "source": u64},
+    check=single("cp.async", "destination", "source"),
     uses={"issue": 1.0, "global load bytes": 128.0, "shared store bytes": 128.0},
 )
 def copy_async_4(warp: Any, destination: Any, source: Any) -> None:
@@ -188,7 +250,11 @@ def copy_async_4(warp: Any, destination: Any, source: Any) -> None:
     lanes.copy(warp, warp.broadcast(destination), warp.broadcast(source), 4)
 
 
-@operation("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{address}];", reads={"address": u32})
+@operation(
+    "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{address}];",
+    reads={"address": u32},
+    check=single("cp.async.mbarrier.arrive.noinc", "address"),
+)
 def copy_async_arrive(warp: Any, address: Any) -> None:
     """Arrive once a lane at an mbarrier, when the lane's asynchronous copies so far are done."""
     warp.block.unit(ThreadCopies).arrive(warp, _address(warp, address))
@@ -197,12 +263,18 @@ def copy_async_arrive(warp: Any, address: Any) -> None:
 # Between the lanes of a warp
 
 
+def _check_up(a: Operand, *, into: Any, distance: int) -> None:
+    single("shfl.sync.up.b32")(a, into=into)
+    want_range("shfl.sync.up.b32", "distance", distance, 0, 31)
+
+
 @operation(
     "shfl.sync.up.b32 {d}, {a}, {distance}, 0, 0xffffffff;",
     name="shfl.sync.up.b32",
     reads={"a": u32},
     writes={"d": u32},
     converged=True,
+    check=_check_up,
 )
 def shuffle_up(warp: Any, a: Any, *, distance: int) -> Any:
     """What the lane `distance` below has; its own in the first `distance` lanes."""
@@ -215,6 +287,7 @@ def shuffle_up(warp: Any, a: Any, *, distance: int) -> Any:
     reads={"a": u32, "index": u32},
     writes={"d": u32},
     converged=True,
+    check=single("shfl.sync.idx.b32"),
 )
 def shuffle_index(warp: Any, a: Any, index: Any) -> Any:
     """What lane `index` mod 32 has; each lane may name another."""
@@ -227,13 +300,14 @@ def shuffle_index(warp: Any, a: Any, index: Any) -> Any:
     reads={"a": pred},
     writes={"d": u32},
     converged=True,
+    check=single("vote.sync.ballot.b32"),
 )
 def ballot(warp: Any, a: Any) -> Any:
     """Bit i: whether `a` holds in lane i; the same in every lane."""
     return warp.broadcast((a.astype(np.uint32) << warp.lanes).sum(dtype=np.uint32))
 
 
-@operation("popc.b32 {d}, {a};", reads={"a": u32}, writes={"d": u32})
+@operation("popc.b32 {d}, {a};", reads={"a": u32}, writes={"d": u32}, check=single("popc.b32"))
 def population_count(warp: Any, a: Any) -> Any:
     """How many bits are set."""
     return np.bitwise_count(a).astype(np.uint32)
@@ -244,6 +318,7 @@ def population_count(warp: Any, a: Any) -> Any:
     name="find_first_set",
     reads={"a": u32},
     writes={"d": u32},
+    check=single("find_first_set"),
     uses={"issue": 2.0},
 )
 def find_first_set(warp: Any, a: Any) -> Any:
@@ -272,15 +347,26 @@ def _unpack_f16_text(instruction: Instruction, name: Any) -> str:
     return f"{{ .reg .b16 low, high; mov.b32 {{low, high}}, {name(pair)}; cvt.f32.f16 {name(d)}, {half}; }}"
 
 
-@operation(_unpack_f16_text, name="cvt.f32.f16", reads={"pair": u32}, writes={"d": f32})
+def _check_unpack(pair: Operand, *, into: Any, half: int) -> None:
+    single("cvt.f32.f16")(pair, into=into)
+    want_range("cvt.f32.f16", "half", half, 0, 1)
+
+
+@operation(_unpack_f16_text, name="cvt.f32.f16", reads={"pair": u32}, writes={"d": f32}, check=_check_unpack)
 def unpack_f16(warp: Any, pair: Any, *, half: int) -> Any:
     """The float32 of the float16 in bits 15:0 (half 0) or 31:16 (half 1)."""
     return canonical_nan((pair >> np.uint32(16 * half)).astype(np.uint16).view(np.float16).astype(np.float32))
 
 
 def _check_stmatrix(address: Any, values: Any, into: Any, offset: int, transposed: bool) -> None:
-    if len(values) not in (1, 2, 4):
-        raise ValueError(f"stmatrix stores {len(values)} registers; 1, 2 or 4 are wanted")
+    if not isinstance(values, Registers) or len(values) not in (1, 2, 4):
+        raise ValueError(f"stmatrix stores {_told(values)}; 1, 2 or 4 are wanted")
+    single("stmatrix", "address")(address, into=into)
+    want_range("stmatrix", "offset", offset, 0, LARGEST)
+
+
+def _told(values: Operand) -> str:
+    return f"{len(values)} registers" if isinstance(values, Registers) else f"the number {values!r}, no register"
 
 
 def _stmatrix_text(instruction: Instruction, name: Any) -> str:
@@ -317,10 +403,16 @@ def stmatrix(warp: Any, address: Any, values: Any, *, offset: int = 0, transpose
     warp.block.shared.write(rows[:, None] + np.arange(16), bytes, warp, GENERIC)
 
 
+def _check_pair(address: Operand, low: Operand, high: Operand, *, into: Any, offset: int) -> None:
+    single("st.shared.v2.f32", "address")(address, low, high, into=into)
+    want_range("st.shared.v2.f32", "offset", offset, 0, LARGEST)
+
+
 @operation(
     "st.shared.v2.f32 [{address}+{offset}], {{{low}, {high}}};",
     name="st.shared.v2.f32",
     reads={"address": u32, "low": f32, "high": f32},
+    check=_check_pair,
     uses={"issue": 1.0, "shared store bytes": 256.0},
 )
 def store_shared_pair(warp: Any, address: Any, low: Any, high: Any, *, offset: int = 0) -> None:

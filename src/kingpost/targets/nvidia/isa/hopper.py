@@ -6,7 +6,8 @@ from typing import Any
 
 from kingpost.emulate import ASYNCHRONOUS
 from kingpost.formats import BF16, E4M3, E5M2, Format
-from kingpost.program import Instruction, Registers, f32, operation, u32, u64
+from kingpost.program import Instruction, Operand, Registers, f32, operation, u32, u64
+from kingpost.targets.nvidia.isa.operands import LARGEST, single, want_matrix, want_range
 from kingpost.targets.nvidia.units.wgmma_queue import Product, WgmmaQueues
 
 _SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
@@ -26,7 +27,19 @@ def _descriptor_text(instruction: Instruction, name: Any) -> str:
     )
 
 
-@operation(_descriptor_text, name="matrix_descriptor", reads={"address": u32}, writes={"d": u64}, uses={"issue": 2.0})
+def _check_descriptor(address: Operand, *, into: Any, offset: int, stride: int, swizzle: int, leading: int) -> None:
+    single("matrix_descriptor", "address")(address, into=into)
+    want_matrix("matrix_descriptor", swizzle, offset=offset, stride=stride, leading=leading)
+
+
+@operation(
+    _descriptor_text,
+    name="matrix_descriptor",
+    reads={"address": u32},
+    writes={"d": u64},
+    check=_check_descriptor,
+    uses={"issue": 2.0},
+)
 def matrix_descriptor(
     warp: Any, address: Any, *, offset: int = 0, stride: int = 1024, swizzle: int = 128, leading: int = 0
 ) -> Any:
@@ -62,6 +75,7 @@ def _check_wgmma(
     a_major: str,
     b_major: str,
 ) -> None:
+    single("wgmma", "a", "b")(a, b, into=None)
     if n % 8 or not 8 <= n <= 256:
         raise ValueError(f"wgmma: n is {n}; a multiple of 8 from 8 to 256 is wanted")
     if not isinstance(into, Registers) or len(into) != n // 2 or len(set(into.indices)) != n // 2:
@@ -95,7 +109,15 @@ def _wgmma_uses(instruction: Instruction) -> dict[str, float]:
     return {"issue": 1.0, "tensor cycles": n / 2 / 4, "tensor shared bytes": (64 + n) * 32 / 4}
 
 
-@operation(_wgmma_text, name="wgmma.mma_async", reads={"a": u64, "b": u64}, writes={"d": f32}, converged=True, check=_check_wgmma, uses=_wgmma_uses)
+@operation(
+    _wgmma_text,
+    name="wgmma.mma_async",
+    reads={"a": u64, "b": u64},
+    writes={"d": f32},
+    converged=True,
+    check=_check_wgmma,
+    uses=_wgmma_uses,
+)
 def wgmma(
     warp: Any,
     a: Any,
@@ -130,7 +152,11 @@ def wgmma_commit(warp: Any) -> None:
     warp.block.unit(WgmmaQueues).commit(warp)
 
 
-@operation("wgmma.wait_group.sync.aligned {groups};", name="wgmma.wait_group", converged=True)
+def _check_wait(*, into: Any, groups: int) -> None:
+    want_range("wgmma.wait_group", "groups", groups, 0, LARGEST)
+
+
+@operation("wgmma.wait_group.sync.aligned {groups};", name="wgmma.wait_group", converged=True, check=_check_wait)
 def wgmma_wait(warp: Any, *, groups: int) -> Any:
     """Wait until at most `groups` of this warp's newest groups of products are in flight."""
     return warp.block.unit(WgmmaQueues).wait(warp, groups)
