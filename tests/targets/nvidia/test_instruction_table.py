@@ -103,8 +103,23 @@ _F16S = (F16, BF16, E4M3, F32)
 DOMAINS["mma_f16"] = Domain(MMA | {"m": ROWS, "a_format": _F16S, "b_format": _F16S}, together=("a_format", "b_format"))
 DOMAINS["mma_f16_masked"] = Domain(DOMAINS["mma_f16"].fields, count=lambda fields: {"disabled": 4})
 
-CRASHING = r"tcgen05.cp: .* a register is wanted"  # ptxas 13.5 at a number as its address
-NUMBERS = (0, 1, 15, 16, 2**32 - 1, 2**32, 2**64, -1, 0.5, 1e39)
+CRASHING = r"tcgen05.cp: (operand )?address is -?\d+; "  # what ptxas 13.5 is not asked: at a number there it crashes
+
+STRICTER = {  # what definitions refuse and ptxas takes, and why
+    r"; (u32|s32|u64|f32|pred) is wanted": "PTX asks for a size alone, and lets numbers wrap; we mean a type",
+    r"has \d registers; (one is|\d are) wanted": "the text would name one register of those given",
+    r": \w+ is \S+; a register is wanted": "a number where the emulator wants the value of each lane",
+    r"bar.sync: threads is": "no warp ends a barrier of no threads, or of more than a block has: a hang",
+    r"expect_tx: bytes is": "an mbarrier counts bytes in 20 bits (PTX ISA, on its contents)",
+    r"wait_group.read: groups is -1": "a negative number of groups means nothing",
+    r"shfl.sync.up.b32: distance is": "the chip takes it modulo 32, silently",
+    r"(stmatrix|st.shared.v2.f32): offset is": "the emulator's addresses have no sign; past 31 bits ptxas drops some",
+    r"_descriptor: \w+ is": "ptxas does not know the number for a descriptor; its bits would run into other fields",
+    r"are not \d+ different registers|wgmma: into is": "each would be written twice, in an order that PTX leaves open",
+    r"tcgen05.mma.*: (m|n|\w_format|\w_scale) is|a_format and b_format differ": "in a number that ptxas does not read",
+    r"tcgen05.ld/st: (column|split) is": "tensor memory has 512 columns; ptxas does not look",
+}
+NUMBERS = (0, 1, 15, 16, 2**32 - 1, 2**32, -1, 0.5, 1e39)
 
 
 def samples(target: Target, name: str, operation: Operation) -> Iterator[Sample]:
@@ -116,10 +131,10 @@ def samples(target: Target, name: str, operation: Operation) -> Iterator[Sample]
     varied = [{name: value} for name, values in domain.fields.items() for value in values]
     combined = itertools.product(*(domain.fields[name] for name in domain.together))
     varied += [dict(zip(domain.together, values)) for values in combined]
-    for change in varied:
+    for change in varied or [{}]:
         fields = base | change
         told = ", ".join(f"{name}={getattr(value, 'name', value)}" for name, value in change.items())
-        yield sample(target, operation, f"{name} {told}", lambda k: _operands(k, operation, domain, fields), fields)
+        yield sample(target, operation, f"{name} {told}".rstrip(), lambda k: _operands(k, operation, domain, fields), fields)
     for slot in (*operation.operands, *operation.writes):
         for what, replace in _replacements(operation, domain, slot, base):
             yield sample(
@@ -206,12 +221,28 @@ def text(target: Target, each: Sample) -> str | None:
         return None
 
 
-CASES = [(target, module) for module, targets in TARGETS.items() for target in targets]
+DEFINITIONS = definitions(isa)
+CASES = [
+    pytest.param(target, name, operation, id=f"{name}-{target.name}")
+    for module, operations in DEFINITIONS.items()
+    for target in TARGETS.get(module, (SM_90A,))
+    for name, operation in operations.items()
+]
 
 
-@pytest.mark.parametrize("target, module", CASES, ids=[f"{module}-{target.name}" for target, module in CASES])
-def test_definitions_and_ptxas_agree(target: Target, module: str) -> None:
-    tried = [s for name, each in definitions(isa)[module].items() for s in samples(target, name, each)]
+def test_every_module_is_for_a_target() -> None:
+    assert {module for module, operations in DEFINITIONS.items() if operations} == set(TARGETS)
+
+
+def test_every_reason_counts() -> None:
+    refusals = [s.refusal for case in CASES for s in samples(*case.values) if s.refusal]
+    assert [known for known in (CRASHING, *STRICTER) if not any(re.search(known, each) for each in refusals)] == []
+
+
+@pytest.mark.parametrize("target, name, operation", CASES)
+def test_definition_and_ptxas_agree(target: Target, name: str, operation: Operation) -> None:
+    tried = list(samples(target, name, operation))
+    assert tried[0].refusal is None, "the first of each field's values should be right"
     accepted, refused = defaultdict(list), defaultdict(list)
     problems = []
     for each in tried:
@@ -227,6 +258,9 @@ def test_definitions_and_ptxas_agree(target: Target, module: str) -> None:
         if kernel in accepted and index in told:
             problems.append(f"{accepted[kernel][0].label}: accepted, but ptxas says: {told[index]}")
         if kernel not in accepted and index not in told:
-            problems += [f"{each.label}: ptxas takes it, but refused: {each.refusal}" for each in refused[kernel]]
-    print(len(tried), "tried")
+            problems += [
+                f"{each.label}: ptxas takes it, but refused: {each.refusal}"
+                for each in refused[kernel]
+                if not any(re.search(known, each.refusal or "") for known in STRICTER)
+            ]
     assert not problems, "\n".join(problems)

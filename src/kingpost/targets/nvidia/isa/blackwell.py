@@ -74,6 +74,8 @@ def _check_transfer(address: Any, registers: Any, count: int, column: int, split
         raise ValueError(f"tcgen05.ld/st: count is {count}; one of {LOADS} is wanted")
     if not isinstance(registers, Registers) or len(registers) != count or len(set(registers.indices)) != count:
         raise ValueError(f"tcgen05.ld/st .x{count}: {registers!r} are not {count} different registers, which it moves")
+    if registers.type.bits != 32:
+        raise ValueError(f"tcgen05.ld/st: {registers!r} is of {registers.type.name}; registers of 32 bits are wanted")
 
 
 def _transfer(instruction: Instruction, name: Any) -> tuple[str, str, str]:
