@@ -18,7 +18,7 @@ from kingpost.targets.nvidia.units.thread_copy import ThreadCopies
 # Threads and barriers
 
 
-@operation("elect.sync _|{d}, 0xffffffff;", writes={"d": pred}, converged=True)
+@operation("elect.sync _|{d}, 0xffffffff;", writes={"d": pred}, converged=True, check=single("elect.sync"))
 def elect(warp: Any) -> Any:
     """True in one lane of the warp."""
     return warp.lanes == 0
