@@ -96,15 +96,15 @@ STRICTER = {  # what definitions refuse and ptxas takes, and why
     r"; (u32|s32|u64|f32|pred) is wanted": "PTX asks for a size alone, and lets numbers wrap; we mean a type",
     r"has \d registers; (one is|\d are) wanted": "the text would name one register of those given",
     r": \w+ is \S+; a register is wanted": "a number where the emulator wants the value of each lane",
-    r"bar.sync: threads is": "no warp ends a barrier of no threads, or of more than a block has: a hang",
-    r"expect_tx: bytes is": "an mbarrier counts bytes in 20 bits (PTX ISA, on its contents)",
+    r"bar.sync: threads is (0|-32|1056);": "no count of whole warps that a block can have",
+    r"expect_tx: bytes is (-1|1048576|4294967296);": "an mbarrier counts bytes in 20 bits (PTX ISA, on its contents)",
     r"wait_group.read: groups is -1": "a negative number of groups means nothing",
-    r"shfl.sync.up.b32: distance is": "the chip takes it modulo 32, silently",
-    r"(stmatrix|st.shared.v2.f32): offset is": "the emulator's addresses have no sign; past 31 bits ptxas drops some",
-    r"_descriptor: \w+ is": "ptxas does not know the number for a descriptor; its bits would run into other fields",
-    r"are not \d+ different registers|wgmma: into is": "each would be written twice, in an order that PTX leaves open",
+    r"shfl.sync.up.b32: distance is (-1|32);": "the chip takes it modulo 32 without a word",
+    r"(stmatrix|st.shared.v2.f32): offset is (-16|2147483648|4294967296);": "the emulator adds 31 bits, without sign",
+    r"_descriptor: \w+ is (-16|262144);": "its bits would run into other fields, which ptxas does not know",
+    r"are not \d+ different registers|wgmma: into is": "one register would hold two elements",
     r"tcgen05.mma.*: (m|n|\w_format|\w_scale) is|a_format and b_format differ": "in a number that ptxas does not read",
-    r"tcgen05.ld/st: (column|split) is": "tensor memory has 512 columns; ptxas does not look",
+    r"tcgen05.ld/st: (column|split) is (-1|512);": "tensor memory has 512 columns; ptxas does not look",
 }
 NUMBERS = (0, 1, 15, 16, 2**32 - 1, 2**32, -1, 0.5, 1e39)
 
