@@ -72,7 +72,7 @@ STRICTER = {  # what definitions refuse and LLVM takes, and why
     r"; (u32|s32|u64|f32|pred) is wanted": "LLVM lets numbers wrap and takes floats as their bits; we mean a type",
     r"has 1 registers; \d are wanted": "the text would name one register of those given",
     r"v_pk_\w+: [abc] is": "what both halves take of a number, or of a scalar register, is not modelled",
-    r"s_nop: count is (-1|16);|s_setprio: priority is (-1|4);": "LLVM writes 16 bits, of which the chip reads the low ones",
+    r"s_nop: count is (-1|16);|s_setprio: priority is (-1|4);": "LLVM writes 16 bits; the chip reads the low ones",
     r"global_\w+: offset is -1": "the emulator's addresses have no sign",
     r"buffer_load_\w+: scalar offset is": "an inline constant of all ones, far outside any buffer",
     r"buffer_load_\w+: offset is 4096": "LLVM drops the thirteenth bit without a word",
