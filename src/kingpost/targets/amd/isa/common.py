@@ -297,9 +297,9 @@ def _check_accumulator(name: str, source: str, destination: str) -> Callable[...
         for what, registers, file in (("source", value, source), ("destination", into, destination)):
             if not isinstance(registers, Registers):
                 raise ValueError(f"{name}: {what} is {registers!r}; registers are wanted")
-            placed = place(registers) or ("v", None)  # those that we place are vector registers
+            placed = place(registers) or ("v", "")  # those that we place are vector registers
             if placed[0] != file:
-                raise ValueError(f"{name}: {what} is {registers!r}, of file {placed[0]}; file {file} is wanted")
+                raise ValueError(f"{name}: {what} is {registers!r} at {placed[0]}{placed[1]}; file {file} is wanted")
 
     return check
 
