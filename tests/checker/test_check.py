@@ -111,10 +111,10 @@ def test_launches_trials_and_numbers() -> None:
     assert check(launch).clean
     assert not check(Trial(launch, lambda: "never right")).clean
     k = Builder("number", "sm_90a")
-    count, at = k.parameter("count"), k.address(k.parameter("d", u64), k.lane, 4)
+    count, at = k.parameter("count"), k.address(k.parameter("d", u64), k.lane + k.block * 32, 4)
     with k.mask(k.lane < count):
-        k.store(at, k.convert(f32, k.lane + k.block * 0))
-    d = np.zeros(32, np.float32)
+        k.store(at, k.convert(f32, k.lane))
+    d = np.zeros(64, np.float32)
     assert check(k.finish({}), grid=2, count=np.int32(7), d=d).runs[0].counters["blocks"] == 2
     np.testing.assert_array_equal(d[5:9], [5, 6, 0, 0])
 

@@ -32,12 +32,12 @@ def want_accumulators(name: str, c: Operand, into: Operand | None, count: int) -
             raise ValueError(f"{name}: C is {c!r}; registers or the constant 0 are wanted")
         return
     want(f"{name}: C", c, count)
-    common = set(c.indices) & set(into.indices) if c.storage is into.storage else set()
-    if common and not c.same(into):
+    starts = [place(each) or ("v", each.indices[0]) for each in (c, into)]  # those that we place are vector registers
+    if starts[0][0] != starts[1][0]:
+        raise ValueError(f"{name}: C lies in file {starts[0][0]}, D in {starts[1][0]}; one file is wanted")
+    one_space = c.storage is into.storage or (place(c) is not None and place(into) is not None)
+    if one_space and 0 < abs(starts[0][1] - starts[1][1]) < count:
         raise ValueError(f"{name}: C is {c!r}, D {into!r}; the same registers, or none in common, are wanted")
-    places = place(c), place(into)
-    if places[0] and places[1] and places[0][0] != places[1][0]:
-        raise ValueError(f"{name}: C lies in file {places[0][0]}, D in {places[1][0]}; one file is wanted")
 
 
 def accumulator(c: Any, side: int) -> np.ndarray:

@@ -94,7 +94,7 @@ def s_setprio(warp: Any, *, priority: int) -> None:
 
 
 def _check_readfirstlane(value: Operand, *, into: Any) -> None:
-    want("v_readfirstlane_b32: source", value, 1)
+    want("v_readfirstlane_b32: source", value, 1, files="v")
     want("v_readfirstlane_b32: destination", into, 1, files="s")
 
 
@@ -322,8 +322,10 @@ v_pk_fma_f32 = _packed("v_pk_fma_f32", 3, lambda warp, a, b, c: fma32(a, b, c))
 def _check_accumulator(name: str, source: str, destination: str) -> Callable[..., None]:
     def check(value: Operand, *, into: Any) -> None:
         for what, registers, file in (("source", value, source), ("destination", into, destination)):
-            placed = place(registers) if isinstance(registers, Registers) else None
-            if placed is not None and placed[0] != file:
+            if not isinstance(registers, Registers):
+                raise ValueError(f"{name}: {what} is {registers!r}; registers are wanted")
+            placed = place(registers) or ("v", "")  # those that we place are vector registers
+            if placed[0] != file:
                 raise ValueError(f"{name}: {what} is {registers!r} at {placed[0]}{placed[1]}; file {file} is wanted")
 
     return check

@@ -12,6 +12,7 @@ from kingpost.program import DELETE, EVERY_LANE, Instruction, Operation, Registe
 from kingpost.program.weakening import deleted, exchanged, moved, shifted
 from kingpost.targets.nvidia.harmless import nothing_taken, nothing_to_order
 from kingpost.targets.nvidia.isa.common import CHUNK, MBARRIER
+from kingpost.targets.nvidia.isa.operands import single, want_matrix, want_range
 from kingpost.targets.nvidia.units.tcgen05 import Product, Scales, Tcgen05
 from kingpost.targets.nvidia.units.tensor_memory import COLUMNS, SMALLEST_ALLOCATION, TensorMemory
 
@@ -24,7 +25,8 @@ _VERSION = 1 << 14  # of the shared-memory descriptor, in its upper half
 # Allocation of tensor memory
 
 
-def _check_columns(*reads: Any, into: Any, columns: int) -> None:
+def _check_columns(address: Any, *, into: Any, columns: int) -> None:
+    single("tcgen05.alloc/dealloc", "address")(address, into=into)
     if columns & (columns - 1) or not SMALLEST_ALLOCATION <= columns <= COLUMNS:
         raise ValueError(f"columns is {columns}; a power of two from {SMALLEST_ALLOCATION} to {COLUMNS} is wanted")
 
@@ -68,11 +70,17 @@ def tensor_relinquish(warp: Any) -> None:
 # Loads and stores: 32 lanes x 32 bits, register i from column i; or 16 lanes twice, `split` columns apart
 
 
-def _check_transfer(registers: Any, count: int) -> None:
+def _check_transfer(address: Any, registers: Any, count: int, column: int, split: int | None) -> None:
+    single("tcgen05.ld/st", "address")(address, into=None)
+    want_range("tcgen05.ld/st", "column", column, 0, COLUMNS - 1)
+    if split is not None:
+        want_range("tcgen05.ld/st", "split", split, 0, COLUMNS - 1)
     if count not in LOADS:
         raise ValueError(f"tcgen05.ld/st: count is {count}; one of {LOADS} is wanted")
     if not isinstance(registers, Registers) or len(registers) != count or len(set(registers.indices)) != count:
         raise ValueError(f"tcgen05.ld/st .x{count}: {registers!r} are not {count} different registers, which it moves")
+    if registers.type.bits != 32:
+        raise ValueError(f"tcgen05.ld/st: {registers!r} is of {registers.type.name}; registers of 32 bits are wanted")
 
 
 def _transfer(instruction: Instruction, name: Any) -> tuple[str, str, str]:
@@ -104,7 +112,7 @@ def _load(type: Type) -> Operation:
         reads={"address": u32},
         writes={"d": type},
         converged=True,
-        check=lambda address, into, count, column, split: _check_transfer(into, count),
+        check=lambda address, into, count, column, split: _check_transfer(address, into, count, column, split),
         uses=_transferred,
     )
     def tensor_load(warp: Any, address: Any, *, count: int, column: int = 0, split: int | None = None) -> Any:
@@ -124,7 +132,7 @@ tensor_load, tensor_load_bits = _load(f32), _load(u32)
     name="tcgen05.st",
     reads={"address": u32},
     converged=True,
-    check=lambda address, values, into, count, column, split: _check_transfer(values, count),
+    check=lambda address, values, into, count, column, split: _check_transfer(address, values, count, column, split),
     uses=_transferred,
 )
 def tensor_store(
@@ -178,11 +186,17 @@ def _descriptor_text(instruction: Instruction, name: Any) -> str:
     )
 
 
+def _check_descriptor(address: Any, *, into: Any, offset: int, stride: int, swizzle: int) -> None:
+    single("shared_descriptor", "address")(address, into=into)
+    want_matrix("shared_descriptor", swizzle, offset=offset, stride=stride)
+
+
 @operation(
     _descriptor_text,
     name="shared_descriptor",
     reads={"address": u32},
     writes={"d": u64},
+    check=_check_descriptor,
     uses={"issue": 2.0},
     decides=(*moved("offset", CHUNK), *moved("stride", CHUNK), *exchanged("swizzle", _SWIZZLE_CODES)),
 )
@@ -199,6 +213,7 @@ def shared_descriptor(warp: Any, address: Any, *, offset: int = 0, stride: int =
     "tcgen05.cp.cta_group::1.32x128b.warpx4 [{address}], {source};",
     name="tcgen05.cp",
     reads={"address": u32, "source": u64},
+    check=single("tcgen05.cp", "address", "source"),
     uses={"issue": 1.0, "tensor shared bytes": 512.0},
     decides=(EVERY_LANE,),
 )
@@ -214,6 +229,7 @@ def tensor_copy_scales(warp: Any, address: Any, source: Any) -> None:
     "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [{barrier}];",
     name="tcgen05.commit",
     reads={"barrier": u32},
+    check=single("tcgen05.commit", "barrier"),
     decides=(DELETE, EVERY_LANE, shifted("barrier", MBARRIER)),
 )
 def tensor_commit(warp: Any, barrier: Any) -> None:
@@ -251,14 +267,19 @@ def _check_shape(kind: str, fields: dict[str, Any], rows: tuple[int, ...], forma
             raise ValueError(f"tcgen05.mma {kind}: {name} is {format.name}; {wanted} is wanted")
 
 
+def _check_operands(*reads: Any) -> None:
+    single("tcgen05.mma", "d", "a", "b", None, "scales_a", "scales_b")(*reads, into=None)
+
+
 def _check_f16(*reads: Any, into: Any, **fields: Any) -> None:
+    _check_operands(*reads)
     _check_shape("kind::f16", fields, (64, 128), (F16, BF16))
     if fields["a_format"] is not fields["b_format"]:
         raise ValueError("tcgen05.mma kind::f16: a_format and b_format differ; equal ones are wanted")
 
 
 def _check_f16_masked(*reads: Any, into: Any, **fields: Any) -> None:
-    _check_f16(into=into, **fields)
+    _check_f16(*reads[:4], into=into, **fields)
     if not isinstance(reads[4], Registers) or len(reads[4]) != 4:
         raise ValueError(
             f"tcgen05.mma: the lane mask is {reads[4]!r}; four u32, a bit for each of 128 lanes, are wanted"
@@ -266,10 +287,12 @@ def _check_f16_masked(*reads: Any, into: Any, **fields: Any) -> None:
 
 
 def _check_f8(*reads: Any, into: Any, **fields: Any) -> None:
+    _check_operands(*reads)
     _check_shape("kind::f8f6f4", fields, (64, 128), (E4M3, E5M2))
 
 
 def _check_mxf8(*reads: Any, into: Any, a_scale: int, b_scale: int, **fields: Any) -> None:
+    _check_operands(*reads)
     _check_shape("kind::mxf8f6f4", {"m": 128, **fields}, (128,), (E4M3, E5M2))
     for name, byte in (("a_scale", a_scale), ("b_scale", b_scale)):
         if byte not in range(4):

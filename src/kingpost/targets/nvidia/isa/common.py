@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from kingpost.emulate import GENERIC
-from kingpost.formats import F16, canonical_nan, converted
+from kingpost.formats import F16, F32, canonical_nan, converted
 from kingpost.program import (
     DELETE,
     EVERY_LANE,
@@ -19,9 +20,11 @@ from kingpost.program import (
     operation,
     pred,
     u32,
+    u64,
 )
 from kingpost.program.weakening import flipped, moved, shifted
 from kingpost.targets.nvidia.harmless import WARP, own_barrier
+from kingpost.targets.nvidia.isa.operands import LARGEST, single, want_range
 from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
 from kingpost.targets.nvidia.units.planes import INITIALISED
@@ -33,15 +36,20 @@ CHUNK = 16  # bytes, that asynchronous copies count in
 # Threads and barriers
 
 
-@operation("elect.sync _|{d}, 0xffffffff;", writes={"d": pred}, converged=True)
+@operation("elect.sync _|{d}, 0xffffffff;", writes={"d": pred}, converged=True, check=single("elect.sync"))
 def elect(warp: Any) -> Any:
     """True in one lane of the warp."""
     return warp.lanes == 0
 
 
-@operation(
-    "bar.sync {barrier}, {threads};",
-    converged=True,
+def _check_named_barrier(barrier: Operand, *, into: Any, threads: int) -> None:
+    single("bar.sync")(barrier, into=into)
+    want_range("bar.sync", "threads", threads, 32, 1024, multiple=32)
+    if not isinstance(barrier, Registers):
+        want_range("bar.sync", "barrier", int(barrier), 0, 15)
+
+
+@operation("bar.sync {barrier}, {threads};", reads={"barrier": u32}, converged=True, check=_check_named_barrier,
     decides=(DELETE, shifted("barrier", 1, own_barrier), *moved("threads", WARP, -WARP)),
 )
 def named_barrier(warp: Any, barrier: Any, *, threads: int) -> Any:
@@ -63,23 +71,46 @@ def fence_mbarrier_init(warp: Any) -> None:
 
 # mbarriers
 
+_LARGEST_COUNT = (1 << 20) - 1  # of arrivals, and of bytes: PTX ISA, "Contents of the mbarrier object"
 
-@operation(
-    "mbarrier.init.shared::cta.b64 [{address}], {count};",
+
+def _check_init(address: Operand, *, into: Any, count: int) -> None:
+    single("mbarrier.init", "address")(address, into=into)
+    want_range("mbarrier.init", "count", count, 1, _LARGEST_COUNT)
+
+
+def _check_expect(address: Operand, *, into: Any, bytes: int) -> None:
+    single("mbarrier.arrive.expect_tx", "address")(address, into=into)
+    want_range("mbarrier.arrive.expect_tx", "bytes", bytes, 0, _LARGEST_COUNT)
+
+
+def _check_wait(address: Operand, parity: Operand, *, into: Any) -> None:
+    single("mbarrier.try_wait.parity", "address")(address, parity, into=into)
+    if not isinstance(parity, Registers):
+        want_range("mbarrier.try_wait.parity", "parity", int(parity), 0, 1)
+
+
+@operation("mbarrier.init.shared::cta.b64 [{address}], {count};", reads={"address": u32}, check=_check_init,
     decides=(DELETE, EVERY_LANE, *moved("count", 1, -1), shifted("address", MBARRIER)),
 )
 def mbarrier_init(warp: Any, address: Any, *, count: int) -> None:
     warp.block.unit(Mbarriers).initialise(warp, address_of(warp, address), count)
 
 
-@operation("mbarrier.inval.shared::cta.b64 [{address}];", decides=(DELETE, EVERY_LANE, shifted("address", MBARRIER)))
+@operation(
+    "mbarrier.inval.shared::cta.b64 [{address}];", reads={"address": u32}, check=single("mbarrier.inval", "address"),
+    decides=(DELETE, EVERY_LANE, shifted("address", MBARRIER)),
+)
 def mbarrier_invalidate(warp: Any, address: Any) -> None:
     """Be done with an mbarrier, so that its memory may be used anew."""
     warp.block.unit(Mbarriers).invalidate(warp, address_of(warp, address))
 
 
 @operation(
-    "mbarrier.arrive.shared::cta.b64 _, [{address}];", decides=(DELETE, EVERY_LANE, shifted("address", MBARRIER))
+    "mbarrier.arrive.shared::cta.b64 _, [{address}];",
+    reads={"address": u32},
+    check=single("mbarrier.arrive", "address"),
+    decides=(DELETE, EVERY_LANE, shifted("address", MBARRIER)),
 )
 def mbarrier_arrive(warp: Any, address: Any) -> None:
     """One arrival a lane."""
@@ -87,7 +118,7 @@ def mbarrier_arrive(warp: Any, address: Any) -> None:
 
 
 @operation(
-    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};",
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};", reads={"address": u32}, check=_check_expect,
     decides=(DELETE, EVERY_LANE, *moved("bytes", CHUNK, -CHUNK), shifted("address", MBARRIER)),
 )
 def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
@@ -100,6 +131,8 @@ def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
     "{{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [{address}], {parity}; "
     "@done bra finished; bra again; finished: }}",
     name="mbarrier.try_wait.parity",
+    reads={"address": u32, "parity": u32},
+    check=_check_wait,
     decides=(DELETE, flipped("parity"), shifted("address", MBARRIER)),
 )
 def mbarrier_wait(warp: Any, address: Any, parity: Any) -> Any:
@@ -128,9 +161,27 @@ def uses_of_copy(instruction: Instruction) -> dict[str, float]:
     return {"issue": 1.0, "bulk copy bytes": float(type.bytes)}
 
 
+def check_bulk(name: str, dimensions: int, *addresses: str | None) -> Callable[..., None]:
+    def check(*reads: Operand, into: Any, type: TensorMapType) -> None:
+        single(name, *addresses)(*reads, into=into)
+        if len(type.box) != dimensions:
+            raise ValueError(f"{name}: type's box is {type.box}; {dimensions} dimensions are wanted")
+
+    return check
+
+
+def _check_reduce(*reads: Operand, into: Any, type: TensorMapType) -> None:
+    name = "cp.reduce.async.bulk.tensor.3d"
+    check_bulk(name, 3, "map", None, None, None, "source")(*reads, into=into, type=type)
+    if type.format is not F32:
+        raise ValueError(f"{name}: type's format is {type.format.name}; float32 is wanted")
+
+
 @operation(
     "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
     "[{destination}], [{map}, {{{column}, {row}}}], [{barrier}];",
+    reads={"destination": u32, "map": u64, "row": u32, "column": u32, "barrier": u32},
+    check=check_bulk("cp.async.bulk.tensor.2d", 2, "destination", "map", None, None, "barrier"),
     uses=uses_of_copy,
     decides=(EVERY_LANE, shifted("barrier", MBARRIER)),
 )
@@ -144,6 +195,8 @@ def bulk_load_2d(
 
 @operation(
     "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [{map}, {{{column}, {row}}}], [{source}];",
+    reads={"map": u64, "row": u32, "column": u32, "source": u32},
+    check=check_bulk("cp.async.bulk.tensor.2d", 2, "map", None, None, "source"),
     uses=uses_of_copy,
     decides=(EVERY_LANE,),
 )
@@ -155,6 +208,8 @@ def bulk_store_2d(warp: Any, map: Any, row: Any, column: Any, source: Any, *, ty
 @operation(
     "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
     "[{destination}], [{map}, {{{column}, {row}, {plane}}}], [{barrier}];",
+    reads={"destination": u32, "map": u64, "plane": u32, "row": u32, "column": u32, "barrier": u32},
+    check=check_bulk("cp.async.bulk.tensor.3d", 3, "destination", "map", None, None, None, "barrier"),
     uses=uses_of_copy,
     decides=(EVERY_LANE, shifted("barrier", MBARRIER)),
 )
@@ -168,6 +223,8 @@ def bulk_load_3d(
 
 @operation(
     "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [{map}, {{{column}, {row}, {plane}}}], [{source}];",
+    reads={"map": u64, "plane": u32, "row": u32, "column": u32, "source": u32},
+    check=check_bulk("cp.async.bulk.tensor.3d", 3, "map", None, None, None, "source"),
     uses=uses_of_copy,
     decides=(EVERY_LANE,),
 )
@@ -179,6 +236,8 @@ def bulk_store_3d(warp: Any, map: Any, plane: Any, row: Any, column: Any, source
 @operation(
     "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
     "[{map}, {{{column}, {row}, {plane}}}], [{source}];",
+    reads={"map": u64, "plane": u32, "row": u32, "column": u32, "source": u32},
+    check=_check_reduce,
     uses=uses_of_copy,
     decides=(EVERY_LANE,),
 )
@@ -198,6 +257,7 @@ def bulk_commit(warp: Any) -> None:
 @operation(
     "cp.async.bulk.wait_group.read {groups};",
     name="cp.async.bulk.wait_group.read",
+    check=lambda into, groups: want_range("cp.async.bulk.wait_group.read", "groups", groups, 0, LARGEST),
     decides=(DELETE, *moved("groups", 1)),
 )
 def bulk_wait_read(warp: Any, *, groups: int) -> Any:
@@ -205,7 +265,7 @@ def bulk_wait_read(warp: Any, *, groups: int) -> Any:
     return warp.block.unit(BulkCopies).wait(warp, groups, reads_only=True)
 
 
-@operation("prefetch.tensormap [{map}];")
+@operation("prefetch.tensormap [{map}];", reads={"map": u64}, check=single("prefetch.tensormap", "map"))
 def prefetch_tensor_map(warp: Any, map: Any) -> None:
     """Bring a tensor map near; changes nothing."""
 
@@ -215,6 +275,8 @@ def prefetch_tensor_map(warp: Any, map: Any) -> None:
 
 @operation(
     "cp.async.ca.shared.global [{destination}], [{source}], 4;",
+    reads={"destination": u32, "source": u64},
+    check=single("cp.async", "destination", "source"),
     uses={"issue": 1.0, "global load bytes": 128.0, "shared store bytes": 128.0},
 )
 def copy_async_4(warp: Any, destination: Any, source: Any) -> None:
@@ -224,7 +286,10 @@ def copy_async_4(warp: Any, destination: Any, source: Any) -> None:
 
 
 @operation(
-    "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{address}];", decides=(DELETE, shifted("address", MBARRIER))
+    "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{address}];",
+    reads={"address": u32},
+    check=single("cp.async.mbarrier.arrive.noinc", "address"),
+    decides=(DELETE, shifted("address", MBARRIER)),
 )
 def copy_async_arrive(warp: Any, address: Any) -> None:
     """Arrive once a lane at an mbarrier, when the lane's asynchronous copies so far are done."""
@@ -234,12 +299,18 @@ def copy_async_arrive(warp: Any, address: Any) -> None:
 # Between the lanes of a warp
 
 
+def _check_up(a: Operand, *, into: Any, distance: int) -> None:
+    single("shfl.sync.up.b32")(a, into=into)
+    want_range("shfl.sync.up.b32", "distance", distance, 0, 31)
+
+
 @operation(
     "shfl.sync.up.b32 {d}, {a}, {distance}, 0, 0xffffffff;",
     name="shfl.sync.up.b32",
     reads={"a": u32},
     writes={"d": u32},
     converged=True,
+    check=_check_up,
 )
 def shuffle_up(warp: Any, a: Any, *, distance: int) -> Any:
     """What the lane `distance` below has; its own in the first `distance` lanes."""
@@ -252,6 +323,7 @@ def shuffle_up(warp: Any, a: Any, *, distance: int) -> Any:
     reads={"a": u32, "index": u32},
     writes={"d": u32},
     converged=True,
+    check=single("shfl.sync.idx.b32"),
 )
 def shuffle_index(warp: Any, a: Any, index: Any) -> Any:
     """What lane `index` mod 32 has; each lane may name another."""
@@ -264,13 +336,14 @@ def shuffle_index(warp: Any, a: Any, index: Any) -> Any:
     reads={"a": pred},
     writes={"d": u32},
     converged=True,
+    check=single("vote.sync.ballot.b32"),
 )
 def ballot(warp: Any, a: Any) -> Any:
     """Bit i: whether `a` holds in lane i; the same in every lane."""
     return warp.broadcast((a.astype(np.uint32) << warp.lanes).sum(dtype=np.uint32))
 
 
-@operation("popc.b32 {d}, {a};", reads={"a": u32}, writes={"d": u32})
+@operation("popc.b32 {d}, {a};", reads={"a": u32}, writes={"d": u32}, check=single("popc.b32"))
 def population_count(warp: Any, a: Any) -> Any:
     """How many bits are set."""
     return np.bitwise_count(a).astype(np.uint32)
@@ -281,6 +354,7 @@ def population_count(warp: Any, a: Any) -> Any:
     name="find_first_set",
     reads={"a": u32},
     writes={"d": u32},
+    check=single("find_first_set"),
     uses={"issue": 2.0},
 )
 def find_first_set(warp: Any, a: Any) -> Any:
@@ -309,15 +383,26 @@ def _unpack_f16_text(instruction: Instruction, name: Any) -> str:
     return f"{{ .reg .b16 low, high; mov.b32 {{low, high}}, {name(pair)}; cvt.f32.f16 {name(d)}, {half}; }}"
 
 
-@operation(_unpack_f16_text, name="cvt.f32.f16", reads={"pair": u32}, writes={"d": f32})
+def _check_unpack(pair: Operand, *, into: Any, half: int) -> None:
+    single("cvt.f32.f16")(pair, into=into)
+    want_range("cvt.f32.f16", "half", half, 0, 1)
+
+
+@operation(_unpack_f16_text, name="cvt.f32.f16", reads={"pair": u32}, writes={"d": f32}, check=_check_unpack)
 def unpack_f16(warp: Any, pair: Any, *, half: int) -> Any:
     """The float32 of the float16 in bits 15:0 (half 0) or 31:16 (half 1)."""
     return canonical_nan((pair >> np.uint32(16 * half)).astype(np.uint16).view(np.float16).astype(np.float32))
 
 
 def _check_stmatrix(address: Any, values: Any, into: Any, offset: int, transposed: bool) -> None:
-    if len(values) not in (1, 2, 4):
-        raise ValueError(f"stmatrix stores {len(values)} registers; 1, 2 or 4 are wanted")
+    if not isinstance(values, Registers) or len(values) not in (1, 2, 4):
+        raise ValueError(f"stmatrix stores {_told(values)}; 1, 2 or 4 are wanted")
+    single("stmatrix", "address")(address, into=into)
+    want_range("stmatrix", "offset", offset, 0, LARGEST)
+
+
+def _told(values: Operand) -> str:
+    return f"{len(values)} registers" if isinstance(values, Registers) else f"the number {values!r}, no register"
 
 
 def _stmatrix_text(instruction: Instruction, name: Any) -> str:
@@ -334,6 +419,7 @@ def _count(values: Operand) -> int:
 @operation(
     _stmatrix_text,
     name="stmatrix",
+    reads={"address": u32, "values": u32},
     converged=True,
     check=_check_stmatrix,
     uses=lambda i: {"issue": 1.0, "shared store bytes": 128.0 * _count(i.reads[1])},
@@ -354,9 +440,16 @@ def stmatrix(warp: Any, address: Any, values: Any, *, offset: int = 0, transpose
     warp.block.shared.write(rows[:, None] + np.arange(16), bytes, warp, GENERIC)
 
 
+def _check_pair(address: Operand, low: Operand, high: Operand, *, into: Any, offset: int) -> None:
+    single("st.shared.v2.f32", "address")(address, low, high, into=into)
+    want_range("st.shared.v2.f32", "offset", offset, 0, LARGEST)
+
+
 @operation(
     "st.shared.v2.f32 [{address}+{offset}], {{{low}, {high}}};",
     name="st.shared.v2.f32",
+    reads={"address": u32, "low": f32, "high": f32},
+    check=_check_pair,
     uses={"issue": 1.0, "shared store bytes": 256.0},
 )
 def store_shared_pair(warp: Any, address: Any, low: Any, high: Any, *, offset: int = 0) -> None:

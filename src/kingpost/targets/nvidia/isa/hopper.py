@@ -6,10 +6,11 @@ from typing import Any
 
 from kingpost.emulate import ASYNCHRONOUS
 from kingpost.formats import BF16, E4M3, E5M2, F16, F32, Format
-from kingpost.program import DELETE, Instruction, Registers, f32, operation, u32, u64
+from kingpost.program import DELETE, Instruction, Operand, Registers, f32, operation, u32, u64
 from kingpost.program.weakening import exchanged, moved
 from kingpost.targets.nvidia.harmless import unused_leading
 from kingpost.targets.nvidia.isa.common import CHUNK
+from kingpost.targets.nvidia.isa.operands import LARGEST, single, want_matrix, want_range
 from kingpost.targets.nvidia.units.wgmma_queue import Product, Rows, WgmmaQueues
 
 _SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
@@ -29,10 +30,17 @@ def _descriptor_text(instruction: Instruction, name: Any) -> str:
     )
 
 
+def _check_descriptor(address: Operand, *, into: Any, offset: int, stride: int, swizzle: int, leading: int) -> None:
+    single("matrix_descriptor", "address")(address, into=into)
+    want_matrix("matrix_descriptor", swizzle, offset=offset, stride=stride, leading=leading)
+
+
 @operation(
     _descriptor_text,
     name="matrix_descriptor",
+    reads={"address": u32},
     writes={"d": u64},
+    check=_check_descriptor,
     uses={"issue": 2.0},
     decides=(
         *moved("offset", CHUNK),
@@ -66,17 +74,18 @@ def wgmma_fence(warp: Any) -> None:
 
 
 def _check_wgmma(a: Any, b: Any, *, into: Any, **fields: Any) -> None:
-    _check_product(a, into, fields["n"] // 2, "float32", **fields)
+    _check_product(a, b, into, fields["n"] // 2, "float32", **fields)
 
 
 def _check_wgmma_f16(a: Any, b: Any, *, into: Any, **fields: Any) -> None:
     if fields["a_format"] is BF16:
         raise ValueError("wgmma: a_format is bfloat16; e4m3, e5m2 or float16 is wanted for float16 accumulators")
-    _check_product(a, into, fields["n"] // 4, "packed float16", **fields)
+    _check_product(a, b, into, fields["n"] // 4, "packed float16", **fields)
 
 
 def _check_product(
     a: Any,
+    b: Any,
     into: Any,
     registers: int,
     kind: str,
@@ -88,6 +97,9 @@ def _check_product(
     a_major: str,
     b_major: str,
 ) -> None:
+    single("wgmma", "b")(b, into=None)
+    if not _in_registers(a):
+        single("wgmma", "a")(a, into=None)
     if n % 8 or not 8 <= n <= 256:
         raise ValueError(f"wgmma: n is {n}; a multiple of 8 from 8 to 256 is wanted")
     if not isinstance(into, Registers) or len(into) != registers or len(set(into.indices)) != registers:
@@ -137,7 +149,15 @@ def _wgmma_uses(instruction: Instruction) -> dict[str, float]:
     return {"issue": 1.0, "tensor cycles": n / 2 / 4, "tensor shared bytes": rows * 32 / 4}
 
 
-@operation(_wgmma_text, name="wgmma.mma_async", writes={"d": f32}, converged=True, check=_check_wgmma, uses=_wgmma_uses)
+@operation(
+    _wgmma_text,
+    name="wgmma.mma_async",
+    reads={"b": u64},
+    writes={"d": f32},
+    converged=True,
+    check=_check_wgmma,
+    uses=_wgmma_uses,
+)
 def wgmma(
     warp: Any,
     a: Any,
@@ -164,7 +184,13 @@ def wgmma(
 
 
 @operation(
-    _wgmma_text, name="wgmma.mma_async", writes={"d": u32}, converged=True, check=_check_wgmma_f16, uses=_wgmma_uses
+    _wgmma_text,
+    name="wgmma.mma_async",
+    reads={"b": u64},
+    writes={"d": u32},
+    converged=True,
+    check=_check_wgmma_f16,
+    uses=_wgmma_uses,
 )
 def wgmma_f16(
     warp: Any,
@@ -203,10 +229,15 @@ def wgmma_commit(warp: Any) -> None:
     warp.block.unit(WgmmaQueues).commit(warp)
 
 
+def _check_wait(*, into: Any, groups: int) -> None:
+    want_range("wgmma.wait_group", "groups", groups, 0, LARGEST)
+
+
 @operation(
     "wgmma.wait_group.sync.aligned {groups};",
     name="wgmma.wait_group",
     converged=True,
+    check=_check_wait,
     decides=(DELETE, *moved("groups", 1)),
 )
 def wgmma_wait(warp: Any, *, groups: int) -> Any:
