@@ -1,4 +1,4 @@
-"""Two waves and their memory: what is ordered by which wait and barrier, and each of them missing, in every schedule."""
+"""Two waves and their memory: what orders them, and each wait and barrier of it missing, in every schedule."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def test_lds_is_exchanged_too_early(order: str, missing: str, touches: str) -> N
         emulated(lambda k, result: exchange(k, result, missing), order)
 
 
-def one_after_another(k: Builder, first: Callable[[], Any], between: Callable[[], Any], then: Callable[[], Any]) -> None:
+Step = Callable[[], Any]
+
+
+def one_after_another(k: Builder, first: Step, between: Step, then: Step) -> None:
     """Wave 0 does `first`, wave 1 `then`; both do what is `between`."""
     with k.when(k.warp == 0):
         first()
@@ -166,9 +169,7 @@ def test_a_wait_with_one_left_covers_the_older_read_alone(order: str, word: int)
                 ds_read_b32(k, at, into=values[each], offset=4 * LANES * each)
             s_waitcnt(k, lgkmcnt=1)
 
-        one_after_another(
-            k, read, lambda: s_barrier(k), lambda: ds_write_b32(k, at, k.lane, offset=4 * LANES * word)
-        )
+        one_after_another(k, read, lambda: s_barrier(k), lambda: ds_write_b32(k, at, k.lane, offset=4 * LANES * word))
 
     if word == 0:
         emulated(body, order)

@@ -60,7 +60,7 @@ class Prepared:
         cdna3.v_mfma_f32_32x32x8f16(self.k, self.operand[0:2], self.operand[0:2], c, into=into)
 
     def wide(self, c: Any, into: Registers, side: int = 32, a: int = 0, b: int = 0) -> None:
-        """A product of gfx950, in formats `a` and `b`: 8 passes or, for a side of 32, 16; half with no 8-bit operand."""
+        """A product of gfx950, in formats `a` and `b`: 8 passes or, for a side of 32, 16; half without 8 bits."""
         product = cdna4.v_mfma_f32_16x16x128_f8f6f4 if side == 16 else cdna4.v_mfma_f32_32x32x64_f8f6f4
         rows = [self.operand[0 : cdna4.FORMATS[code][1]] for code in (a, b)]
         product(self.k, *rows, c, into=into, cbsz=a, blgp=b)

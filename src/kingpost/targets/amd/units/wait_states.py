@@ -77,8 +77,11 @@ class WaitStates:
         self._hold(warp, _Held.SCALAR, warp.instruction.writes[0], SCALAR_TO_MEMORY)
 
     def store(self, warp: Warp, data: Registers) -> None:
-        """The current instruction stores `data`. The second dword of four was seen to be that of the vector instruction
-        right behind it, on gfx950 (LLVM pull request 197267; there in a buffer store, of which this is the rule too)."""
+        """The current instruction stores `data`.
+
+        On gfx950 the second dword of four was seen to be what the vector instruction right behind the store gave (LLVM
+        pull request 197267, of a buffer store; LLVM keeps the same distance from global stores).
+        """
         if len(data) * data.type.bits > 64:
             self._hold(warp, _Held.STORED, data, STORE_TO_VECTOR)
 
