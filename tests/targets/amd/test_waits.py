@@ -13,6 +13,7 @@ from kingpost.formats import U32
 from kingpost.program import f32, u32
 from kingpost.program.operations import portable
 from kingpost.targets.amd.amdgcn import amdgcn
+from kingpost.targets.amd.isa.common import ds_read_b32, s_waitcnt
 from kingpost.targets.amd.targets import GFX942
 
 from .interpreter import Refused
@@ -152,3 +153,16 @@ def test_a_load_ahead_stays_in_flight_around_a_loop() -> None:
 
     # in the loop: first for the value of the round before, with the new load in flight; then for the new one
     assert lines_of(body, "s_waitcnt vm") == ["s_waitcnt vmcnt(1)", "s_waitcnt vmcnt(0)"]
+
+
+def test_arguments_are_there_before_what_is_written_by_hand() -> None:
+    """So no scalar load, which lgkmcnt would count out of order, is in flight at a wait of the kernel's own."""
+
+    def body(k, d, late):
+        words, value = k.shared("words", (LANES,), U32).at(0), k.array(u32, 1)
+        ds_read_b32(k, k.fused_multiply_add(k.lane, 4, words), into=value)
+        s_waitcnt(k, lgkmcnt=0)
+
+    lines = lines_of(body, "s_load", "s_waitcnt", "ds_read", scalars={"late": np.uint32(1)})
+    by_hand = next(i for i, line in enumerate(lines) if line.startswith("ds_read"))
+    assert lines[by_hand - 2].startswith("s_load") and lines[by_hand - 1] == "s_waitcnt lgkmcnt(0)", lines

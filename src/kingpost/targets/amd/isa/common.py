@@ -102,7 +102,7 @@ def _check_readfirstlane(value: Operand, *, into: Any) -> None:
 def v_readfirstlane_b32(warp: Any, value: Any) -> Any:
     """The value of the first active lane, as a scalar; 5 wait states before a memory instruction may use it."""
     warp.block.unit(WaitStates).scalar(warp)
-    return warp.broadcast(value[warp.active.argmax()])
+    return _write_scalar(warp, value[warp.active.argmax()])
 
 
 def _check_move(value: Operand, *, into: Any) -> None:
@@ -113,7 +113,16 @@ def _check_move(value: Operand, *, into: Any) -> None:
 
 @operation("s_mov_b32 {d}, {value}", reads={"value": u32}, writes={"d": u32}, check=_check_move)
 def s_mov_b32(warp: Any, value: Any) -> Any:
-    return warp.broadcast(value, u32)
+    """Whatever EXEC says, as all that scalar instructions do."""
+    return _write_scalar(warp, value if np.ndim(value) == 0 else _scalar(warp, value, "a scalar register"))
+
+
+def _write_scalar(warp: Any, value: Any) -> Any:
+    """Write the current instruction's scalar register, which has one value for all lanes, active or not."""
+    active, warp.active = warp.active, np.ones_like(warp.active)
+    warp.write(warp.instruction.writes[0], warp.broadcast(value, u32))
+    warp.active = active
+    return ASYNCHRONOUS  # it is written
 
 
 # Global memory
@@ -168,6 +177,7 @@ def _global_store(width: str) -> Operation:
 
     @operation(text, name=name, reads={"address": u64}, check=check, uses=_traffic("global store bytes", words))
     def store(warp: Any, address: Any, values: Any, *, offset: int = 0) -> None:
+        warp.block.unit(WaitStates).store(warp, warp.instruction.reads[1])
         warp.block.unit(WaitCounters).store(warp, VECTOR, address + np.uint64(offset), values)
 
     return store

@@ -2,8 +2,15 @@
 
 vmcnt counts loads from and stores to global memory, lgkmcnt those of LDS; each falls in the order of issue
 (CDNA3 ISA, "s_waitcnt"). What an operation reads or writes in memory happens at any time between its issue and the
-wait that covers it, in order; the registers that a load fills are locked from issue to that wait. (Scalar loads, which
-also count in lgkmcnt, are not modelled here.)
+wait that covers it, in order; the registers that a load fills are locked from issue to that wait. Until the wave has
+waited nobody else knows that the operation has happened, whatever barriers the wave meets: s_barrier waits for waves,
+not for memory. So LDS or global memory that another wave touches races unless an s_waitcnt and then an s_barrier stand
+between, and that is so for what a load reads as for what a store writes.
+
+Scalar loads also count in lgkmcnt, out of order. None is in the table: those that fetch a kernel's arguments are
+written by `kingpost.targets.amd.amdgcn`, which has waited for them, and for all portable loads and stores, before any
+instruction written by hand. So the waits that a kernel writes count its own operations and no others; on the chip
+they can only wait for more.
 """
 
 from __future__ import annotations
@@ -57,7 +64,8 @@ class WaitCounters:
             warp.deliver(target, bytes.view(target.type.dtype).T, active)
 
         self._issue(warp, counter, addresses, size, target, perform)
-        warp.lock(target, f"a {warp.instruction.operation.name} that no s_waitcnt {counter} has waited for")
+        name = warp.instruction.operation.name
+        warp.lock(target, f"a {name} that no s_waitcnt {counter} has waited for since {warp.source}")
 
     def store(self, warp: Warp, counter: str, addresses: np.ndarray, values: np.ndarray) -> None:
         """Store `values` [registers, lanes], as they are now, to `addresses` [lanes]."""

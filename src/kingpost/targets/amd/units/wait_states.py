@@ -1,8 +1,10 @@
 """Wait states: how many instructions a wave must issue between two that depend on each other, where it does not stall.
 
 One instruction is one wait state, `s_nop n` is n + 1. A matrix instruction counts as one too, as in LLVM's hazard
-recogniser: a stall behind a busy matrix core would only add. Numbers: LLVM, GCNHazardRecognizer. What portable
-operations write is left to whoever lowers them.
+recogniser: a stall behind a busy matrix core would only add. Numbers: LLVM, GCNHazardRecognizer, gfx940 and gfx950;
+where its versions differ, the larger. What portable operations write is left to whoever lowers them. Hazards of what
+no instruction here can do are not modelled: EXEC or VCC written by a vector instruction that another reads as data or
+through DPP, lanes selected by what a vector instruction gave, transcendental functions.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from kingpost.program import Instruction, Operand, Operation, Registers
 
 SCALAR_TO_MEMORY = 5  # a vector instruction writes a scalar register, then a memory instruction reads it
 VECTOR_TO_PRODUCT = 2  # a vector instruction writes a register, then a matrix instruction reads it
+STORE_TO_VECTOR = 2  # a store of more than 64 bits a lane reads a register, then a vector instruction writes it
 _SOURCE_C = 2  # the place of the accumulator among a matrix instruction's operands
 
 
@@ -31,6 +34,7 @@ class _Held(Enum):
     PRODUCT = "a product's result"
     SOURCE = "an accumulator that a product still reads"
     VECTOR = "a vector instruction's result, for a product"
+    STORED = "data that a store still reads"
     SCALAR = "a vector instruction's scalar result, for a memory instruction"
 
 
@@ -72,6 +76,15 @@ class WaitStates:
         assert warp.instruction is not None
         self._hold(warp, _Held.SCALAR, warp.instruction.writes[0], SCALAR_TO_MEMORY)
 
+    def store(self, warp: Warp, data: Registers) -> None:
+        """The current instruction stores `data`.
+
+        On gfx950 the second dword of four was seen to be what the vector instruction right behind the store gave (LLVM
+        pull request 197267, of a buffer store; LLVM keeps the same distance from global stores).
+        """
+        if len(data) * data.type.bits > 64:
+            self._hold(warp, _Held.STORED, data, STORE_TO_VECTOR)
+
     def idle(self, warp: Warp, states: int) -> None:
         """The current instruction takes `states` wait states more than its own."""
         self.clocks[warp.index] += states
@@ -107,6 +120,8 @@ def _dependences(instruction: Instruction, hold: _Hold) -> Iterator[tuple[str, O
             yield from reads if is_product(instruction.operation) else ()
         case _Held.SCALAR:
             yield from reads if _is_memory(instruction.operation) else ()
+        case _Held.STORED:
+            yield from () if _is_memory(instruction.operation) else writes
         case _Held.SOURCE:
             yield from () if is_product(instruction.operation) else writes
         case _Held.PRODUCT:
@@ -118,8 +133,14 @@ def _dependences(instruction: Instruction, hold: _Hold) -> Iterator[tuple[str, O
 
 
 def _chained(instruction: Instruction, hold: _Hold) -> bool:
-    """Whether this is the same matrix instruction once more, on the accumulator that it wrote: that is forwarded."""
-    same = instruction.operation is hold.instruction.operation
+    """Whether this is the same matrix instruction once more, on the accumulator that it wrote: that is forwarded.
+
+    Not so with operands of other formats, which make it another instruction (LLVM pull request 218363).
+    """
+    last, formats = hold.instruction, ("cbsz", "blgp")
+    same = instruction.operation is last.operation and all(
+        instruction.fields.get(each) == last.fields.get(each) for each in formats
+    )
     return same and hold.registers.same(instruction.reads[_SOURCE_C])
 
 
@@ -128,7 +149,7 @@ def is_product(operation: Operation) -> bool:
 
 
 def _is_memory(operation: Operation) -> bool:
-    return operation.name.startswith(("global_", "buffer_"))
+    return operation.name.startswith(("global_", "buffer_", "ds_"))
 
 
 def _first_common(operand: Operand, target: Registers, instruction: Instruction) -> int | None:
