@@ -1,4 +1,4 @@
-# From a clean clone, with only Python and make: `make demo` and `make test`.
+# From a clean clone, with only Python and make: `make demo`, `make test` and `make check`.
 # Each keeps its own virtual environment and rebuilds it only when what it installs has changed.
 
 PYTHON ?= python3
@@ -12,7 +12,7 @@ TORCH_PIN := torch==2.13.0
 comma := ,
 NVIDIA := $(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)nvidia)
 
-.PHONY: demo test clean
+.PHONY: demo test check clean
 
 demo: .venv-demo/ready
 	.venv-demo/bin/kingpost demo $(ARGS)
@@ -22,6 +22,9 @@ test: .venv-test/ready $(if $(TORCH),.venv-test/torch)
 	.venv-test/bin/mypy
 	.venv-test/bin/lint-imports
 	.venv-test/bin/python -m pytest -n auto
+
+check: .venv-test/ready
+	.venv-test/bin/kingpost check all
 
 .venv-demo/ready: pyproject.toml demo-model.txt
 	$(PYTHON) -m venv .venv-demo

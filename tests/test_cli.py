@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kingpost as kp
-from kingpost import assemble, cli, emulate
+from kingpost import assemble, cli
 from kingpost.assemble import cache
 
 
@@ -50,8 +50,6 @@ def test_help_names_every_command(kingpost) -> None:
         ("run 1 8 16 --seed -1", "'--seed': Input should be greater"),
         ("run 1 8 16 --on", "--on"),
         ("run 1 8 16 --of", "--of"),
-        ("check 8 8 16 --schedule never", "'never' is not one of 'late', 'early', 'random'"),
-        ("check 1 8 0", "M, N, K are 1, 8, 0; at least 1 of each is wanted"),
         ("asm 1 12 16", "N, the columns of b, is 12; a multiple of 8 is wanted"),
         ("cache", "Missing command; see kingpost cache --help"),
     ],
@@ -160,35 +158,3 @@ def test_asm_prints_a_file_that_assembles(kingpost) -> None:
     assert status == 0
     assert "registers" in out.splitlines()[1]
     assert assemble.build(out, "sm_90a").spill_bytes == 0
-
-
-def test_check_under_one_schedule(kingpost) -> None:
-    status, out, _ = kingpost("check", "3", "8", "32", "--schedule", "random", "--seed", "7")
-    assert status == 0
-    assert out.startswith("random  passed  0 of 24 values differ")
-
-
-def test_check_under_all(kingpost) -> None:
-    status, out, _ = kingpost("check", "3", "8", "32")
-    assert status == 0
-    assert [line.split()[:2] for line in out.splitlines()] == [[s.value, "passed"] for s in cli.Schedule]
-
-
-def test_check_ends_with_1_on_a_finding(kingpost, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stuck(*args: object) -> None:
-        raise emulate.DeadlockError(emulate.Finding("deadlock", "waits for full[0]", "warp 4", None))
-
-    monkeypatch.setattr(emulate, "run", stuck)
-    status, out, _ = kingpost("check", "3", "8", "32", "--schedule", "late")
-    assert status == 1
-    assert "failed  deadlock: warp 4: waits for full[0]" in " ".join(out.split(" "))
-
-
-def test_check_ends_with_1_when_bits_differ_from_the_model(kingpost, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kingpost.trial import Trial
-
-    model = Trial.model.func
-    monkeypatch.setattr(Trial, "model", property(lambda self: -model(self)))
-    status, out, _ = kingpost("check", "3", "8", "32", "--schedule", "late")
-    assert status == 1
-    assert "24 of 24 values differ" in out

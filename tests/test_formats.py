@@ -1,5 +1,7 @@
 """Formats against the specifications' own tables and against exact rational arithmetic."""
 
+import copy
+import pickle
 from fractions import Fraction
 
 import ml_dtypes
@@ -214,3 +216,7 @@ def test_nan_as_kernels_store_it():
     for name, (nan, one) in wanted.items():
         result = formats.converted(x, formats.named(name))
         assert result.view(f"u{result.itemsize}").tolist() == [nan, nan, one]
+
+
+def test_a_format_that_is_pickled_is_the_same() -> None:
+    assert all(pickle.loads(pickle.dumps(each)) is each and copy.deepcopy(each) is each for each in formats.ALL)

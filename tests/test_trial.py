@@ -1,4 +1,4 @@
-"""A product tried on every emulated chip: the arithmetic's bits under each schedule, and text that assembles."""
+"""A product tried for every emulated chip: text that assembles."""
 
 from __future__ import annotations
 
@@ -12,13 +12,6 @@ from kingpost.trial import Trial
 
 # Partial in M, N and K, so that every mask of a portable product is seen.
 SIZES = (5, 24, 144)
-
-
-@pytest.mark.parametrize("target", DEVICES)
-@pytest.mark.parametrize("schedule", ["late", "early", "random"])
-def test_every_chip_gives_its_own_bits(target: str, schedule: str) -> None:
-    result = Trial(*SIZES, "float32", target=target).emulate(schedule)
-    assert result.passed, result
 
 
 @pytest.mark.parametrize("target", DEVICES)

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -57,6 +58,7 @@ def _size(metavar: str, help: str) -> Any:
 M = Annotated[int, _size("M", "Rows of the result.")]
 N = Annotated[int, _size("N", "Columns; a multiple of 8.")]
 K = Annotated[int, _size("K", "Terms of each sum; a multiple of 16.")]
+WHAT = "all, a shape such as 77x136x400, a kernel or how a case begins, or file.py::function."
 NUMBERS = {"ignore_unknown_options": True}  # so that -1 is a number out of range, not an option
 Out = Annotated[OutDtype, typer.Option("--out", help="The result's type.")]
 Target = Annotated[str, typer.Option("--for", help="The chip.")]
@@ -166,34 +168,28 @@ def asm(m: M, n: N, k: K, target: Target = "sm_90a", out_dtype: Out = OutDtype.b
     typer.echo(made.text)
 
 
-@app.command(context_settings=NUMBERS)
+@app.command()
 def check(
-    m: M,
-    n: N,
-    k: K,
-    schedule: Annotated[Schedule | None, typer.Option(help="One of them instead of all.")] = None,
+    what: Annotated[str, typer.Argument(metavar="WHAT", show_default=False, help=WHAT)],
+    target: Annotated[str | None, typer.Option("--for", help="The chip. Default: all; of a shape, sm_90a.")] = None,
+    schedule: Annotated[list[Schedule] | None, typer.Option(help="Some of them instead of all.")] = None,
+    exhaustive: Annotated[bool, typer.Option(help="Search every order of synchronisation as well.")] = False,
+    mutate: Annotated[bool, typer.Option(help="Weaken one decision at a time: is it noticed?")] = False,
+    sample: Annotated[int | None, typer.Option(min=1, help="Of each case, so many mutants.")] = None,
     seed: Seed = 0,
-    target: Target = "sm_90a",
-    out_dtype: Out = OutDtype.bfloat16,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program; the keys stay.")] = False,
 ) -> None:
-    """Emulate a product under each schedule; compare with the chip's arithmetic and the float64 truth."""
-    from kingpost.trial import Trial
+    """Emulate kernels under each schedule; compare with the chip's arithmetic."""
+    from kingpost.checker import examine, show
 
-    trial, passed = Trial(m, n, k, out_dtype.value, seed, target), True
-    for order in [schedule] if schedule else list(Schedule):
-        with waiting(f"{m} x {n} x {k} on {target}, {order.value}"):
-            result = trial.emulate(order.value)
-        passed &= result.passed
-        out.print(f"{order.value:<7} {'[green]passed[/]' if result.passed else '[red]failed[/]'}", end="  ")
-        if result.finding:
-            out.print(result.finding, markup=False, soft_wrap=True)
-            continue
-        out.print(
-            f"{result.differing} of {m * n} values differ from the model; error {result.error:.3f} of what is allowed; "
-            f"{result.instructions:,} instructions in {result.blocks} blocks, {result.seconds:.2f} s",
-            soft_wrap=True,
-        )
-    if not passed:
+    if sample and not mutate:
+        raise ValueError("--sample is of mutants; --mutate is wanted with it")
+    schedules = tuple(each.value for each in schedule or Schedule)
+    extras = tuple(name for name, wanted in (("exhaustive", exhaustive), ("mutate", mutate)) if wanted)
+    question = examine.Question(what, target, schedules, seed, extras, sample)
+    with Console(stderr=True).status(f"checking {escape(what)}") as status:
+        clean = show.run(question, as_json, out, lambda progress: status.update(escape(progress)))
+    if not clean:
         raise typer.Exit(1)
 
 

@@ -35,6 +35,9 @@ class Format:
     def __str__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return named, (self.name,)  # another process's own, since formats are told apart by identity
+
 
 def _float(name: str, scalar_type: Any, bits: int) -> Format:
     return Format(name, np.dtype(scalar_type), bits, float(ml_dtypes.finfo(scalar_type).max))

@@ -18,7 +18,7 @@ import numpy as np
 
 from kingpost.arrays import View
 from kingpost.formats import Format
-from kingpost.program import Program, Target
+from kingpost.program import Launch, Program, Target
 from kingpost.scaling import ScaledTensor
 
 GROUP = "kingpost.devices"
@@ -196,11 +196,36 @@ class Device(Protocol):
         """A context manager: the operands, on this device for as long as it lasts, results copied back at its end."""
 
 
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A launch, and what is wrong with its results after a run: a sentence, or None."""
+
+    launch: Launch
+    wrong: Callable[[], str | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A kernel with operands, for whoever checks kernels.
+
+    name: unique, the kernel's name first: "sm90_fp8: rows, 64x128". kernel: the program's name. target: "sm_90a".
+    make: a trial with fresh operands, small and always the same.
+    """
+
+    name: str
+    kernel: str
+    target: str
+    make: Callable[[], Trial]
+
+
 class EmulatedDevice(Device, Protocol):
     """A device that runs programs on the host, and can say what they are and should give."""
 
     @property
     def target(self) -> Target: ...
+
+    def cases(self) -> Sequence[Case]:
+        """Every kernel for the target, with operands that show whether it is right."""
 
     def text(self, program: Program) -> str:
         """The program as the target's assembler takes it."""
@@ -270,6 +295,11 @@ def _family(name: str) -> Family:
 def devices() -> list[Device]:
     """Every device present on this machine."""
     return [device for name in _entries() for device in _family(name).present()]
+
+
+def emulators() -> list[EmulatedDevice]:
+    """Every target on the emulator."""
+    return cast(list[EmulatedDevice], list(_family("emulated").present()))
 
 
 def emulator(target: str) -> EmulatedDevice:

@@ -1,4 +1,4 @@
-"""One product on random operands, tried out: timed, assembled, or emulated under a schedule."""
+"""One product on random operands, tried out: timed, or assembled."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 import kingpost as kp
-from kingpost import assemble, emulate, ops, reference, registry
+from kingpost import assemble, ops, reference, registry
 
 Array = np.ndarray[Any, Any]
 OUT_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32)}
@@ -31,23 +31,6 @@ class Assembled:
     text: str
     shared_bytes: int
     binary: assemble.Binary
-
-
-@dataclass(frozen=True)
-class Emulated:
-    """A product under one schedule. finding: what the emulator objected to; the rest is then left at nothing."""
-
-    finding: str | None = None
-    differing: int = 0  # values whose bits are not the arithmetic model's
-    error: float = 0.0  # the largest, as a share of its bound
-    blocks: int = 0
-    instructions: int = 0
-    seconds: float = 0.0
-
-    @property
-    def passed(self) -> bool:
-        """No finding, the model's bits, and within the bound of the truth."""
-        return self.finding is None and not self.differing and self.error <= 1
 
 
 class Trial:
@@ -79,22 +62,6 @@ class Trial:
         text = self.emulator.text(program)
         return Assembled(text, program.shared_bytes, assemble.build(text, self.target))
 
-    def emulate(self, schedule: str) -> Emulated:
-        """Emulate under a schedule, "late", "early" or "random"; compare with the arithmetic model and the truth."""
-        result = self.unwritten()
-        try:
-            report = emulate.run(ops.launch_mm(self.a, self.b, result, self.emulator), schedule, self.seed)
-        except emulate.EmulationError as error:
-            return Emulated(finding=str(error.finding))
-        bits = f"u{result.itemsize}"
-        return Emulated(
-            differing=int(np.count_nonzero(result.view(bits) != self.model.view(bits))),
-            error=self.error(result),
-            blocks=report.blocks,
-            instructions=report.instructions,
-            seconds=report.seconds,
-        )
-
     def unwritten(self) -> Array:
         """Memory for the result, all NaN, so that a value that is never stored cannot pass for one."""
         return np.full((self.a.shape[0], self.b.shape[1]), np.nan, OUT_DTYPES[self.out_dtype])
@@ -115,11 +82,6 @@ class Trial:
     def bound(self) -> Array:
         """How far from the truth each value may be."""
         return reference.bound(self.a, self.b, self.out_dtype)
-
-    @cached_property
-    def model(self) -> Array:
-        """The product as the target's arithmetic gives it, computed without any program."""
-        return self.emulator.model(self.a, self.b, self.out_dtype)
 
     @cached_property
     def emulator(self) -> registry.EmulatedDevice:

@@ -15,15 +15,15 @@ from kingpost import formats, reference, registry
 from kingpost.arrays import view
 from kingpost.formats import BF16, E4M3, F32
 from kingpost.registry import Problem
+from kingpost.targets.nvidia.checks import PROBLEMS, groups_of
+from kingpost.targets.samples import Sample, sample
 
-from ..targets.nvidia.family_cases import Case, case, same_bits
-from ..targets.nvidia.test_family import MAIN, MORE
+from ..targets.nvidia.family_cases import MODEL, same_bits
 from .on_gpu import run
 
 pytestmark = pytest.mark.gpu
 
 GPU = "cuda:0"
-PROBLEMS = MAIN | MORE
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +34,12 @@ def torch() -> Any:
     return torch
 
 
-def index(problem: Problem, m: int) -> list[int] | None:
-    """Which rows, or what of K, belong to which group."""
-    if problem.op == "grouped_mm_k":
-        return [16, 16, problem.k - problem.k % 16]
-    return {
-        None: None,
-        "rows": [0] * (m // 2) + [2] * (m - m // 2 - 2) + [-1, 7],
-        "ends": [3, 3, m - 2, m - 2],
-        "counts": [m, 0, 5],
-    }[problem.by]
-
-
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_bits_of_the_model_in_every_configuration(name: str) -> None:
     problem = replace(PROBLEMS[name], n=264)
     for m in (152, 13) if problem.a_major == "k" else (152,):
-        given = case(problem, m, index(problem, m))
-        want, found = given.expected(), 0
+        given = sample(problem, m, groups_of(problem, m))
+        want, found = given.expected(MODEL), 0
         for candidate in registry.find(GPU).candidates(problem):
             if m > candidate.tile.loaded_rows and not (candidate.tile.whole or candidate.walk.partial):
                 continue
@@ -80,7 +68,7 @@ def back(tensor: Any) -> np.ndarray:
     return view(tensor.cpu().contiguous()).numpy()
 
 
-def operands(torch: Any, given: Case) -> dict[str, Any]:
+def operands(torch: Any, given: Sample) -> dict[str, Any]:
     """a and b, as the calls take them, and what else the case has."""
     problem, arrays = given.problem, {name: on_gpu(torch, x) for name, x in given.arrays.items()}
     found = {name: x for name, x in arrays.items() if not name.startswith(("scale_", "a", "b")) or name == "bias"}
@@ -95,7 +83,7 @@ def operands(torch: Any, given: Case) -> dict[str, Any]:
     return found
 
 
-def call(torch: Any, given: Case, stream: Any = None) -> np.ndarray:
+def call(torch: Any, given: Sample, stream: Any = None) -> np.ndarray:
     problem, found = given.problem, operands(torch, given)
     more = {name: found[name] for name in ("c", "bias") if name in found} | dict(given.numbers)
     result = on_gpu(torch, given.result())
@@ -117,8 +105,8 @@ def test_bits_by_the_calls(torch: Any, name: str) -> None:
     """More tiles than multiprocessors, in sizes that fit no tile."""
     problem = replace(PROBLEMS[name], n=1032, k=656 if PROBLEMS[name].a_scaling else 328)
     m = 1016
-    given = case(problem, m, index(problem, m), seed=3)
-    assert same_bits(call(torch, given), given.expected())
+    given = sample(problem, m, groups_of(problem, m), seed=3)
+    assert same_bits(call(torch, given), given.expected(MODEL))
 
 
 BY_NUMPY = ("all at once", "counts", "ends", "bfloat16, rows", "over K, in place", "bfloat16, over K",
@@ -130,7 +118,7 @@ def test_numpy_arrays_are_taken_there_and_back(name: str) -> None:
     """What belongs to no group keeps what the caller's array held."""
     problem = replace(PROBLEMS[name], n=136)
     m = 80 if problem.a_major == "mn" else 77
-    given = case(problem, m, index(problem, m), seed=4)
+    given = sample(problem, m, groups_of(problem, m), seed=4)
     if problem.by == "rows":
         given.arrays["rows"][-1] = -1  # a group that there is not is refused where the call can see it
     arrays, result = given.arrays, given.result()
@@ -146,7 +134,7 @@ def test_numpy_arrays_are_taken_there_and_back(name: str) -> None:
         more["c"] = result
     multiply = getattr(kp, problem.op)
     assert multiply(a, b, out=result, device=GPU, **more, **dict(given.numbers)) is result
-    assert same_bits(result, given.expected())
+    assert same_bits(result, given.expected(MODEL))
 
 
 def test_einsum(torch: Any) -> None:
@@ -177,13 +165,13 @@ def test_einsum(torch: Any) -> None:
 
 
 def test_codes_without_k_contiguous(torch: Any) -> None:
-    given = case(replace(MAIN["block scales"], n=144, k=272), 80)
+    given = sample(replace(PROBLEMS["block scales"], n=144, k=272), 80)
     found = operands(torch, given)
     for name in ("a", "b"):
         t = found[name]
         turned = t.data.view(torch.uint8).mT.contiguous().mT if name == "a" else t.data.view(torch.uint8).contiguous()
         found[name] = kp.ScaledTensor(turned.view(t.data.dtype), t.scales, t.scaling)
-    assert same_bits(back(kp.mm(found["a"], found["b"])), given.expected())
+    assert same_bits(back(kp.mm(found["a"], found["b"])), given.expected(MODEL))
 
 
 # Shapes at which DeepGEMM is known to have failed
@@ -196,8 +184,8 @@ def k_groups(torch: Any, m: int, n: int, sizes: list[int], scaled: bool) -> None
     else:
         problem = Problem("grouped_mm_k", n, depth, BF16, BF16, None, None, F32, groups=len(sizes), c=True)
         problem = replace(problem, a_major="mn", b_major="mn")
-    given = case(replace(problem, in_place=True), m, ends)
-    assert same_bits(call(torch, given), given.expected())
+    given = sample(replace(problem, in_place=True), m, ends)
+    assert same_bits(call(torch, given), given.expected(MODEL))
 
 
 def test_deepgemm_415_groups_over_k_of_an_odd_number_of_tiles(torch: Any) -> None:
@@ -217,17 +205,17 @@ def test_deepgemm_405_groups_over_k_of_768(torch: Any, m: int, n: int) -> None:
 @pytest.mark.parametrize("scaled", [True, False])
 def test_deepgemm_268_capacity_that_is_no_multiple_of_a_tile(torch: Any, capacity: int, scaled: bool) -> None:
     counts = [capacity, 0, 1, capacity - 1, 5]
-    problem = replace(MORE["counts" if scaled else "bfloat16, counts"], n=512, k=384, groups=5, bias=None)
-    given = case(problem, capacity, counts)
-    assert same_bits(call(torch, given), given.expected())
+    problem = replace(PROBLEMS["counts" if scaled else "bfloat16, counts"], n=512, k=384, groups=5, bias=None)
+    given = sample(problem, capacity, counts)
+    assert same_bits(call(torch, given), given.expected(MODEL))
 
 
 @pytest.mark.parametrize("m", [1, 16, 17, 32])
 def test_scales_by_column_into_float32_with_few_rows(torch: Any, m: int) -> None:
     """DeepGEMM 2.6.1 cannot compile its kernel for "1x128" by "1x128", float32 accumulated, at 32 rows or fewer."""
-    problem = replace(MORE["float32, in place, alpha"], b_scaling="1x128", n=512, k=7168, alpha=False)
-    given = case(problem, m)
-    assert same_bits(call(torch, given), given.expected())
+    problem = replace(PROBLEMS["float32, in place, alpha"], b_scaling="1x128", n=512, k=7168, alpha=False)
+    given = sample(problem, m)
+    assert same_bits(call(torch, given), given.expected(MODEL))
 
 
 # One answer
@@ -236,7 +224,7 @@ def test_scales_by_column_into_float32_with_few_rows(torch: Any, m: int) -> None
 @pytest.mark.parametrize("name", ["block scales", "scales by column", "bfloat16", "ue8m0", "e5m2 by e4m3"])
 def test_bits_of_a_row_do_not_depend_on_m(torch: Any, name: str) -> None:
     problem = replace(PROBLEMS[name], n=520, k=1040 if PROBLEMS[name].a_scaling else 1024, bias=None)
-    found = operands(torch, case(problem, 3000))
+    found = operands(torch, sample(problem, 3000))
     whole = kp.mm(found["a"], found["b"], out_dtype="float32")
     for m in (1, 7, 16, 33, 64, 130, 1000):
         a = found["a"]
@@ -246,9 +234,11 @@ def test_bits_of_a_row_do_not_depend_on_m(torch: Any, name: str) -> None:
 
 @pytest.mark.parametrize("scaled", [True, False])
 def test_a_groups_rows_have_the_bits_of_the_product_alone(torch: Any, scaled: bool) -> None:
-    problem = replace(MORE["ends" if scaled else "bfloat16, ends"], n=520, k=656, c=False, in_place=False, b_major="k")
+    problem = replace(
+        PROBLEMS["ends" if scaled else "bfloat16, ends"], n=520, k=656, c=False, in_place=False, b_major="k"
+    )
     ends = [700, 700, 713, 1500]
-    found = operands(torch, case(problem, 1500, ends))
+    found = operands(torch, sample(problem, 1500, ends))
     a, b = found["a"], found["b"]
 
     def part(x: Any, where: Any) -> Any:
@@ -265,9 +255,9 @@ def test_a_groups_rows_have_the_bits_of_the_product_alone(torch: Any, scaled: bo
 @pytest.mark.parametrize("scaled", [True, False])
 def test_a_planes_rows_have_the_bits_of_the_product_alone(torch: Any, scaled: bool) -> None:
     """By counts, whatever capacity the planes have and however many rows are expected."""
-    problem = replace(MORE["counts" if scaled else "bfloat16, counts"], n=520, k=656, groups=4, bias=None)
+    problem = replace(PROBLEMS["counts" if scaled else "bfloat16, counts"], n=520, k=656, groups=4, bias=None)
     counts = [300, 0, 17, 129]
-    found = operands(torch, case(problem, 300, counts))
+    found = operands(torch, sample(problem, 300, counts))
     a, b = found["a"], found["b"]
 
     def part(x: Any, where: Any) -> Any:
@@ -282,9 +272,9 @@ def test_a_planes_rows_have_the_bits_of_the_product_alone(torch: Any, scaled: bo
 
 
 def test_two_threads_on_two_streams(torch: Any) -> None:
-    cases = [case(replace(MORE[name], n=520, k=400), 300, index(MORE[name], 300), seed=i)
+    cases = [sample(replace(PROBLEMS[name], n=520, k=400), 300, groups_of(PROBLEMS[name], 300), seed=i)
              for i, name in enumerate(("ends", "bfloat16, rows"))]  # fmt: skip
-    wanted, wrong = [given.expected() for given in cases], []
+    wanted, wrong = [given.expected(MODEL) for given in cases], []
 
     def work(i: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):

@@ -13,7 +13,7 @@ from kingpost.portable import cast, silu_mul_cast
 from kingpost.program import Target
 from kingpost.targets.cpu import elementwise
 
-from .harness import IDS, LAYOUTS, ORDERS, TARGETS, inside, launch, run, same_bits
+from .harness import IDS, LAYOUTS, TARGETS, inside, launch, run, same_bits
 
 SHAPES = ((3, 1024), (2, 1160), (5, 128), (4, 24), (3, 131), (1, 1))
 KERNELS = {"cast": cast, "silu_mul_cast": silu_mul_cast}
@@ -64,10 +64,9 @@ def test_a_cast_is_quantize(target: Target, format: Format, power_of_two: bool) 
 
 @every_target
 @every_kernel
-@pytest.mark.parametrize("order", ORDERS)
-def test_any_size_under_every_schedule(target: Target, name: str, order: str) -> None:
+def test_any_size(target: Target, name: str) -> None:
     for rows, columns in SHAPES:
-        check(name, target, drawn(rows, wide(name, columns), BF16, seed=columns), columns, order)
+        check(name, target, drawn(rows, wide(name, columns), BF16, seed=columns), columns, "random")
 
 
 @every_target

@@ -13,7 +13,7 @@ from kingpost.program import Target
 from kingpost.quantization import quantize
 from kingpost.targets.cpu import elementwise
 
-from .harness import ORDERS, TARGETS, run, same_bits
+from .harness import TARGETS, run, same_bits
 
 ONE_OF_EACH = [target for target in TARGETS if target.name in ("sm_90a", "gfx942")]  # of 32 lanes, and of 64
 IDS = [target.name for target in ONE_OF_EACH]
@@ -73,7 +73,7 @@ def test_transposed(target: Target, dtype: Any, shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("target", ONE_OF_EACH, ids=IDS)
-@pytest.mark.parametrize("sizes, order", [([16, 0, 144], o) for o in ORDERS] + [([0, 0], "late")])
+@pytest.mark.parametrize("sizes, order", [([16, 0, 144], "random"), ([0, 0], "late")])
 def test_transposed_in_groups(target: Target, sizes: list[int], order: str) -> None:
     ends = np.cumsum(sizes).astype(np.int32)
     depth = max(16, int(ends[-1])) + 16  # the last group ends before K
@@ -108,16 +108,13 @@ def test_a_transposed_cast_is_the_cast_of_the_transpose() -> None:
 
 
 @pytest.mark.parametrize("target", ONE_OF_EACH, ids=IDS)
-@pytest.mark.parametrize("order, columns, dtype", [
-    *((order, 256, ml_dtypes.bfloat16) for order in ORDERS),
-    ("late", 131, np.float32),
-])  # fmt: skip
+@pytest.mark.parametrize("order, columns, dtype", [("random", 256, ml_dtypes.bfloat16), ("late", 131, np.float32)])
 def test_rows_of_a_mixture(target: Target, order: str, columns: int, dtype: Any) -> None:
     blocks = -(-columns // 128)
     x, counts = numbers((4, 70, 2 * columns), dtype), np.array([3, 0, 70, 1], np.int32)
     few = [np.ascontiguousarray(x[:, :7]), np.minimum(counts, 7)]
     compare(masked_silu_mul_cast, target, few, ((4, 7, columns), (4, 7, blocks)), order)
-    if target is TARGETS[0] and order == "late":  # more rows than blocks share
+    if target is TARGETS[0] and order == "random":  # more rows than blocks share
         compare(masked_silu_mul_cast, target, [x, counts], ((4, 70, columns), (4, 70, blocks)))
 
 

@@ -14,9 +14,11 @@ from kingpost.program import Target
 from kingpost.scaling import ScaledTensor
 from kingpost.targets.nvidia.arithmetic import promoted_product
 
-from .harness import LAYOUTS, ORDERS, TARGETS, inside, launch, run, same_bits
+from .harness import LAYOUTS, TARGETS, inside, launch, run, same_bits
 
 OFFERING = [target for target in TARGETS if target.tile_product is not None]
+ONE_OF_EACH = [target for target in OFFERING if target.name in ("sm_90a", "gfx950")]  # of 32 lanes, and of 64
+one_of_each = pytest.mark.parametrize("target", ONE_OF_EACH, ids=[target.name for target in ONE_OF_EACH])
 every_target = pytest.mark.parametrize("target", OFFERING, ids=[target.name for target in OFFERING])
 
 
@@ -35,13 +37,12 @@ def hopper(a: np.ndarray, scale_a: np.ndarray, b: np.ndarray, scale_b: np.ndarra
 
 
 @every_target
-@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("out", [F32, BF16], ids=str)
-def test_within_the_bound(target: Target, order: str, out: Format) -> None:
+def test_within_the_bound(target: Target, out: Format) -> None:
     for shape in ((64, 64, 128), (13, 24, 272), (70, 72, 16)):
         given = operands(target, *shape)
         d = np.zeros(shape[:2], out.dtype)
-        run(tile_product, target, *given, d, order=order)
+        run(tile_product, target, *given, d)
         a, b = ScaledTensor(*given[:2], "1x128"), ScaledTensor(*given[2:], "128x128").T
         error = np.abs(formats.decode(d, dtype=np.float64) - reference.truth(a, b))
         assert (error <= reference.bound(a, b, out)).all(), shape
@@ -56,7 +57,7 @@ def product_for_layouts(target: Target) -> np.ndarray:
     return d
 
 
-@every_target
+@one_of_each
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_scales_in_any_layout(target: Target, layout: str) -> None:
     a, scale_a, b, scale_b = operands(target, 20, 136, 144, seed=2)

@@ -12,20 +12,19 @@ from kingpost.portable import add_slices, transpose
 from kingpost.program import Target
 from kingpost.targets.cpu import elementwise
 
-from .harness import IDS, ORDERS, TARGETS, inside, run, same_bits
+from .harness import IDS, TARGETS, inside, run, same_bits
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
-@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     "shape, room", [((144, 132), (144, 144)), ((16, 4), (16, 16)), ((131, 77), (140, 80)), ((1, 1), (1, 1))]
 )
-def test_codes_are_transposed(target: Target, order: str, shape: tuple[int, int], room: tuple[int, int]) -> None:
+def test_codes_are_transposed(target: Target, shape: tuple[int, int], room: tuple[int, int]) -> None:
     source, _ = inside(shape, room, np.uint8)
     source[...] = np.random.default_rng(0).integers(0, 256, shape)
     destination, whole = inside(shape[::-1], (room[1], -(-room[0] // 16) * 16), np.uint8)
     untouched = whole.copy()
-    run(transpose, target, source, destination, order=order)
+    run(transpose, target, source, destination, order="random")
     np.testing.assert_array_equal(destination, source.T)
     untouched[: shape[1], : shape[0]] = source.T
     np.testing.assert_array_equal(whole, untouched)

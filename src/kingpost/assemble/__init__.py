@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kingpost.assemble import amdgcn, cache, ptxas
 from kingpost.assemble.binary import AssemblyError, Binary, Problem
 from kingpost.assemble.tools import AssemblerNotFound, Tool, find_clang, find_nvdisasm, find_ptxas
@@ -12,6 +14,7 @@ __all__ = [
     "Binary",
     "Problem",
     "Tool",
+    "afresh",
     "build",
     "cache",
     "find_clang",
@@ -26,7 +29,7 @@ def build(text: str, target: str) -> Binary:
     A machine without the assembler takes the cached binary of any. Raises AssemblerNotFound where there is none of
     either, and AssemblyError (see ptxas.assemble, amdgcn.assemble) for a text that is refused.
     """
-    find, assembler = (find_clang, amdgcn) if target.startswith("gfx") else (find_ptxas, ptxas)
+    find, assembler = _assembler(target)
     try:
         tool = find()
     except AssemblerNotFound:
@@ -34,3 +37,15 @@ def build(text: str, target: str) -> Binary:
             return found
         raise
     return cache.get_or_build(text, target, str(tool), lambda: assembler.assemble(text, target, tool))
+
+
+def afresh(text: str, target: str) -> Binary:
+    """The same without the cache: for texts that nobody will ask for again."""
+    find, assembler = _assembler(target)
+    binary: Binary = assembler.assemble(text, target, find())
+    return binary
+
+
+def _assembler(target: str) -> Any:
+    """What finds the tool for a target, and the module that runs it."""
+    return (find_clang, amdgcn) if target.startswith("gfx") else (find_ptxas, ptxas)

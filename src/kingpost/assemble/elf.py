@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import struct
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
+_DEBUG = re.compile(r"\.(rela\.)?(nv_)?debug_")
 _NO_BITS = 8  # a section that takes no room in the file
 
 
@@ -21,6 +23,11 @@ def sections(image: bytes) -> dict[str, bytes]:
         return {names[row[0] : names.index(b"\0", row[0])].decode(): _contents(image, row) for row in rows}
     except (struct.error, IndexError, ValueError) as error:
         raise ValueError(f"damaged ELF file of {len(image)} bytes: {error}") from error
+
+
+def without_debug(image: bytes) -> dict[str, bytes]:
+    """The sections that a device is given: all but those that lead back to the text."""
+    return {name: contents for name, contents in sections(image).items() if not _DEBUG.match(name)}
 
 
 def _contents(image: bytes, row: tuple[int, ...]) -> bytes:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import numpy as np
 
 from kingpost.arrays import View
-from kingpost.emulate.order import ASYNC, GENERIC, KNOWN, Clock, Ledger, Order
+from kingpost.emulate.banks import conflicts
+from kingpost.emulate.order import ASYNC, GENERIC, KNOWN, Clock, Ledger, Order, WarpClock
 from kingpost.program import Source
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Agent(Protocol):
     """Whoever touches memory: a warp or an asynchronous engine's action."""
 
     @property
-    def clock(self) -> Clock: ...
+    def clock(self) -> Clock | WarpClock: ...
 
     @property
     def name(self) -> str: ...
@@ -103,6 +104,10 @@ class _ThreadAccess(ABC):
     @abstractmethod
     def write(self, addresses: np.ndarray, values: np.ndarray, agent: Agent, proxy: int) -> None: ...
 
+    def count_conflicts(self, warp: Warp, addresses: np.ndarray, size: int) -> None:
+        """Count the bank conflicts of the current instruction, which accesses `size` bytes at each address."""
+        return  # memory without banks
+
     def load(self, warp: Warp, addresses: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """One value of `dtype` a lane."""
         return self.load_vector(warp, addresses, dtype, 1)[0]
@@ -116,6 +121,7 @@ class _ThreadAccess(ABC):
         result = np.zeros((count, len(warp.lanes)), dtype)
         lanes = _lane_bytes(warp, addresses, count * dtype.itemsize)
         if len(lanes):
+            self.count_conflicts(warp, lanes[:, 0], lanes.shape[1])
             result[:, warp.active] = self.read(lanes, warp).view(dtype).T
         return result
 
@@ -123,6 +129,7 @@ class _ThreadAccess(ABC):
         """values [count, lanes], neighbours in memory."""
         lanes = _lane_bytes(warp, addresses, len(values) * values.dtype.itemsize)
         if len(lanes):
+            self.count_conflicts(warp, lanes[:, 0], lanes.shape[1])
             bytes = np.ascontiguousarray(values[:, warp.active].T).view(np.uint8)
             self.write(lanes, bytes.reshape(lanes.shape), warp, GENERIC)
 
@@ -159,6 +166,10 @@ class SharedMemory(_ThreadAccess):
         self._refuse_object(at, addresses, agent)
         self.bytes.note_write(self.block.order, at, agent, proxy)
         self.bytes.data[at], self.bytes.state[at] = values, WRITTEN
+
+    def count_conflicts(self, warp: Warp, addresses: np.ndarray, size: int) -> None:
+        assert warp.instruction is not None
+        self.block.report.conflicts[warp.instruction] += conflicts(addresses, size)
 
     def note_write(self, addresses: np.ndarray, agent: Agent) -> int:
         """Check and record a write of whatever a unit keeps at these addresses; returns the event."""

@@ -74,19 +74,25 @@ def joined(x: Knowledge, y: Knowledge) -> Knowledge:
 
 
 class Clock:
-    """What one agent knows. Of its own column it knows everything."""
+    """What one agent knows, here an asynchronous engine's action. Of its own column it knows everything."""
 
     def __init__(self, order: Order, column: int, knows: Knowledge) -> None:
-        self.order, self.column, self.knows = order, column, knows
+        self.order, self.knows = order, knows
+        self._column = column
         knows[KNOWN, column] = ALWAYS
+
+    @property
+    def column(self) -> int:
+        """The column of the agent's present accesses."""
+        return self._column
 
     def knowledge(self) -> Knowledge:
         return self.knows
 
     def release(self) -> Knowledge:
         """What whoever synchronises with the agent now gets to know."""
-        knows = self.knowledge().copy()
-        knows[KNOWN, self.column] = self.order.ledger.now
+        knows = self.knows.copy()
+        knows[KNOWN, self._column] = self.order.ledger.now
         return knows
 
     def acquire(self, knows: Knowledge) -> None:
@@ -96,18 +102,39 @@ class Clock:
         """The agent has accessed memory through the generic proxy."""
 
 
-class WarpClock(Clock):
+class WarpClock:
     """A warp's clock. Its lanes can part: what some of them learn, the others know once all have converged; and what
-    some of them hand on covers the others' accesses only up to where they last converged."""
+    some of them hand on covers their own accesses, and those of the others up to where all last converged.
 
-    def __init__(self, order: Order, column: int, knows: Knowledge, warp: Warp) -> None:
-        super().__init__(order, column, knows)
-        self.warp = warp
+    So the accesses of each set of lanes have a column of their own, until the next convergence.
+    """
+
+    def __init__(self, order: Order, warp: Warp) -> None:
+        self.order, self.warp = order, warp
+        self.knows = order.nothing()
+        self.columns: dict[bytes, int] = {}  # by set of lanes, since they last converged
+        self.lanes: dict[int, np.ndarray] = {}  # all lanes whose accesses a column has held
         self.parted: dict[bytes, tuple[np.ndarray, Knowledge]] = {}  # what some lanes know beyond `knows`
         self.converged = 0  # the last event before all lanes last converged
         self.touched = np.zeros(len(warp.lanes), np.int64)  # each lane's last access
         self.fenced = np.zeros(len(warp.lanes), np.int64)  # the last event before each lane's last proxy fence
         self.engines: set[int] = set()  # columns of engines that write through the generic proxy in this warp's name
+
+    @property
+    def column(self) -> int:
+        """The column of the active lanes' accesses."""
+        active = self.warp.active
+        key = active.tobytes()
+        if key not in self.columns:
+            column = next((each for each in self.lanes if each not in self.columns.values()), None)
+            if column is None:
+                column = self.order.column()
+                self.lanes[column] = np.zeros_like(active)
+                self.knows = joined(self.knows, self.order.nothing())
+                self.knows[KNOWN, column] = ALWAYS
+            self.columns[key] = column
+            self.lanes[column] = self.lanes[column] | active
+        return self.columns[key]
 
     def knowledge(self) -> Knowledge:
         knows = self.knows
@@ -117,50 +144,70 @@ class WarpClock(Clock):
         return knows
 
     def release(self) -> Knowledge:
+        """What whoever synchronises with the active lanes now gets to know."""
         knows = self.knowledge().copy()
-        others = self.touched[~self.warp.active]
-        ahead = bool((others > self.converged).any())
-        knows[KNOWN, self.column] = self.converged if ahead else self.order.ledger.now
+        for column in self.lanes:
+            knows[KNOWN, column] = self.converged
+        for column in self._own():
+            knows[KNOWN, column] = self.order.ledger.now
         return knows
 
     def acquire(self, knows: Knowledge, whole: bool = False) -> None:
         """Learn, in the active lanes, or as a `whole`, where the waves of a target wait as one."""
         active = self.warp.active
         if whole or active.all():
-            super().acquire(knows)
+            self.knows = joined(self.knows, knows)
         else:
             before = self.parted.get(active.tobytes())
             known = knows if before is None else joined(before[1], knows)
             self.parted[active.tobytes()] = active.copy(), known
 
+    def altogether(self) -> Knowledge:
+        """What the lanes know between them."""
+        knows = self.knows
+        for _, more in self.parted.values():
+            knows = joined(knows, more)
+        return knows
+
     def converge(self) -> None:
         """All lanes have come together."""
-        for _, more in self.parted.values():
-            super().acquire(more)
+        self.knows = self.altogether()
         self.parted.clear()
+        self.columns.clear()
         self.converged = self.order.ledger.now
 
     def touch(self, event: int) -> None:
         self.touched[self.warp.active] = event
 
     def vouch(self, plane: int) -> None:
-        """Everything that this warp has done so far is known in a plane."""
-        self.knows = joined(self.knows, self.order.nothing())
-        self.knows[plane, self.column] = self.order.ledger.now
+        """Everything that the active lanes have done so far is known in a plane."""
+        for column in self._own():
+            self.knows[plane, column] = self.order.ledger.now
 
     def speaks_for(self, column: int) -> None:
         """An engine writes through the generic proxy in this warp's name: what the warp knows of, its fences cover."""
         self.engines.add(column)
 
     def fence(self) -> None:
-        """The active lanes' accesses so far are fenced; the warp's, up to the first that its lane did not fence."""
+        """The active lanes' accesses so far are fenced; a column's, up to the first that one of its lanes did not."""
         self.fenced[self.warp.active] = self.order.ledger.now
         behind = self.touched > self.fenced
-        own = int(self.fenced[behind].min()) if behind.any() else self.order.ledger.now
+        for column, lanes in self.lanes.items():
+            late = self.fenced[behind & lanes]
+            self.knows[FENCED, column] = max(late.min(initial=self.order.ledger.now), self.knows[FENCED, column])
+        known = joined(self.knowledge(), self.order.nothing())[KNOWN]
         self.knows = joined(self.knows, self.order.nothing())
-        self.knows[FENCED, self.column] = max(own, int(self.knows[FENCED, self.column]))
         for column in self.engines:
-            self.knows[FENCED, column] = self.knowledge()[KNOWN, column]
+            self.knows[FENCED, column] = known[column]
+
+    def _own(self) -> list[int]:
+        """The columns of the active lanes, and of sets of some of them."""
+        active = self.warp.active
+        return [
+            column
+            for lanes, column in self.columns.items()
+            if not (np.frombuffer(lanes, bool) & ~active).any()
+        ]
 
 
 class Order:
@@ -173,10 +220,6 @@ class Order:
         self.busy: list[bool] = []
         self.queues: dict[Hashable, Clock] = {}  # of engines that do one thing after another
 
-    def warp(self, warp: Warp) -> WarpClock:
-        column = self._column()
-        return WarpClock(self, column, self.nothing(), warp)
-
     def action(self, queue: Hashable, issuer: Knowledge) -> Clock:
         """A clock for an action issued by somebody who knows `issuer`. Actions of one queue share a column; an action
         of its own (queue None) takes one whose last event the issuer knows: whoever knows of it knows of that too."""
@@ -184,7 +227,7 @@ class Order:
         if before is not None:
             clock = Clock(self, before.column, joined(before.knows, issuer))
         else:
-            clock = Clock(self, self._column(issuer if queue is None else None), joined(self.nothing(), issuer))
+            clock = Clock(self, self.column(issuer if queue is None else None), joined(self.nothing(), issuer))
         if queue is not None:
             self.queues[queue] = clock
         return clock
@@ -197,7 +240,7 @@ class Order:
     def nothing(self) -> Knowledge:
         return np.zeros((PLANES, max(_FIRST_COLUMNS, 1 << (len(self.last) - 1).bit_length())), np.int64)
 
-    def _column(self, issuer: Knowledge | None = None) -> int:
+    def column(self, issuer: Knowledge | None = None) -> int:
         if issuer is not None:
             for column, (last, busy) in enumerate(zip(self.last, self.busy)):
                 if not busy and last <= issuer[KNOWN, column]:

@@ -36,16 +36,24 @@ class DeadlockError(EmulationError):
 
 @dataclass
 class Report:
-    """What a run executed: warp-instructions by instruction, and bytes and cycles by unit."""
+    """What a run executed: warp-instructions by instruction, and bytes and cycles by unit.
+
+    conflicts: extra passes for bank conflicts in shared memory, by instruction.
+    """
 
     schedule: str
     blocks: int = 0
     seconds: float = 0.0
     executed: Counter[Instruction] = field(default_factory=Counter)
+    conflicts: Counter[Instruction] = field(default_factory=Counter)
 
     @property
     def instructions(self) -> int:
         return self.executed.total()
+
+    @property
+    def bank_conflicts(self) -> int:
+        return self.conflicts.total()
 
     @property
     def uses(self) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from kingpost.emulate.order import WarpClock
 from kingpost.emulate.report import EmulationError, Finding
 from kingpost.program import Instruction, Loop, Mask, Node, Operand, Registers, Role, Source, Type, When
 from kingpost.program.registers import Storage
@@ -41,13 +42,14 @@ class Warp:
         self.values: dict[Storage, np.ndarray] = {}
         self.undefined: dict[Storage, np.ndarray] = {}  # lanes never written, while there are any
         self.locked: dict[Storage, dict[int, str]] = {}  # registers that an asynchronous operation holds, and which
-        self.touched: dict[Storage, int] = {}  # when an instruction last read or wrote registers: its number
+        self.touched: dict[Storage, int] = {}  # the number of the instruction that last read or wrote registers
+        self.written: dict[Storage, int] = {}  # that last wrote them
         self.issued = 0  # instructions so far
         self.instruction: Instruction | None = None
         self.role = ""
         self.waiting: Wait | None = None
         self.finished = False
-        self.clock = block.order.warp(self)
+        self.clock = WarpClock(block.order, self)
         self.steps = self._run()
 
     @property
@@ -99,7 +101,7 @@ class Warp:
         storage, indices = target.storage, target.indices
         if self.locked and storage in self.locked:
             self._refuse_locked(target, "writes")
-        self.touched[storage] = self.issued
+        self.touched[storage] = self.written[storage] = self.issued
         values = self.values.get(storage)
         if values is None:
             values = self.values[storage] = np.zeros((storage.size, len(self.lanes)), storage.type.dtype)
@@ -136,10 +138,10 @@ class Warp:
 
     def deliver(self, target: Registers, value: Any, active: np.ndarray) -> None:
         """Write registers that an asynchronous operation holds, in the lanes that were active when it was issued."""
-        now, locked, touched = self.active, self.locked, self.touched
-        self.active, self.locked, self.touched = active, {}, {}
+        now = self.active, self.locked, self.touched, self.written
+        self.active, self.locked, self.touched, self.written = active, {}, {}, {}
         self.write(target, value)
-        self.active, self.locked, self.touched = now, locked, touched
+        self.active, self.locked, self.touched, self.written = now
 
     def _refuse_locked(self, operand: Registers, verb: str) -> None:
         held = self.locked[operand.storage]

@@ -3,7 +3,7 @@
 from kingpost.program.builder import Builder, Program, kernel
 from kingpost.program.control import Loop, Mask, Node, Role, When
 from kingpost.program.evaluate import NotConstant, evaluate
-from kingpost.program.instruction import Instruction, Operation, Source, operation
+from kingpost.program.instruction import DELETE, EVERY_LANE, Instruction, Operation, Source, Weakening, operation
 from kingpost.program.launch import Argument, Launch, Parameter, pack
 from kingpost.program.memory import SharedArray, swizzle
 from kingpost.program.rebinding import RebindingError
@@ -15,6 +15,8 @@ from kingpost.program.types import Type, f32, pred, s32, u32, u64
 __all__ = [
     "Argument",
     "Builder",
+    "DELETE",
+    "EVERY_LANE",
     "Fragment",
     "Instruction",
     "Launch",
@@ -36,6 +38,7 @@ __all__ = [
     "TensorMap",
     "TensorMapType",
     "Type",
+    "Weakening",
     "When",
     "evaluate",
     "f32",

@@ -24,7 +24,10 @@ from kingpost.program.types import Type, f32, u32, u64
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A kernel as data. Every block runs `body` with `warps` warps and `shared_bytes` of shared memory."""
+    """A kernel as data. Every block runs `body` with `warps` warps and `shared_bytes` of shared memory.
+
+    cluster: how many neighbouring blocks run together and may reach each other's shared memory.
+    """
 
     name: str
     target: str
@@ -35,6 +38,7 @@ class Program:
     shared_bytes: int
     body: tuple[Node, ...]
     config: dict[str, Any] = field(default_factory=dict)
+    cluster: int = 1
 
     def instructions(self) -> Iterator[Instruction]:
         return instructions(list(self.body))
@@ -70,6 +74,7 @@ class Builder:
     def __init__(self, name: str, target: Target | str) -> None:
         self.name, self.target = name, Target(target) if isinstance(target, str) else target
         self._storages = 0
+        self._cluster = 1
         self._prologue: list[Node] = []
         self._body: list[Node] = []
         self._outermost = self._body
@@ -276,6 +281,12 @@ class Builder:
             raise ValueError(f"warps is {count}; this program has {self._warps} already")
         self._warps = count
 
+    def cluster(self, blocks: int) -> None:
+        """Run `blocks` neighbouring blocks together, so that they may reach each other's shared memory."""
+        if not isinstance(blocks, int) or not 1 <= blocks <= 8:
+            raise ValueError(f"cluster is {blocks!r}; 1 to 8 blocks are wanted")
+        self._cluster = blocks
+
     def parameter(self, name: str, type: Type = u32) -> Register:
         """A scalar parameter, read into a register."""
         self._refuse_taken(name, self._parameters)
@@ -387,6 +398,7 @@ class Builder:
             self._shared_bytes,
             tuple(self._prologue + self._body),
             config,
+            self._cluster,
         )
 
 

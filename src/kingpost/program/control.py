@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kingpost.program.instruction import Instruction, Source
@@ -74,6 +74,20 @@ def instructions(body: list[Node]) -> Iterator[Instruction]:
             yield node
         else:
             yield from instructions(node.body)
+
+
+def earlier(body: Sequence[Node], instruction: Instruction) -> Iterator[Instruction]:
+    """What may be executed before an instruction: all that stands above it, and all of the loops around it."""
+    for node in body:
+        if node is instruction:
+            return
+        inside = [node] if isinstance(node, Instruction) else list(instructions(node.body))
+        if instruction not in inside or isinstance(node, Loop):
+            yield from inside
+        elif not isinstance(node, Instruction):
+            yield from earlier(node.body, instruction)
+        if instruction in inside:
+            return
 
 
 def storages_read(body: list[Node]) -> set[Storage]:

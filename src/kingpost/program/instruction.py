@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from kingpost.program.registers import Operand, Registers
 from kingpost.program.types import Type
 
 if TYPE_CHECKING:
-    from kingpost.program.builder import Builder
+    from kingpost.program.builder import Builder, Program
 
 Uses = Mapping[str, float]
 Text = str | Callable[..., str] | None
@@ -71,6 +71,31 @@ class Instruction:
         )
 
 
+Harmless = Callable[["Program", Instruction], "str | None"]
+
+
+def never(program: Program, instruction: Instruction) -> None:
+    """No proof that a weakening is harmless."""
+
+
+@dataclass(frozen=True)
+class Weakening:
+    """One way to take away, or to get wrong, what an instruction decides: a checker of programs must notice it.
+
+    what: said before the operation's name, as in "delete" or "count + 1 in". instead(instruction): what stands in its
+    place, None where there is nothing to weaken. harmless(program, instruction): why it makes no difference there, by
+    what the instruction set says; None where it may make one.
+    """
+
+    what: str
+    instead: Callable[[Instruction], Sequence[Instruction] | None]
+    harmless: Harmless = never
+
+
+DELETE = Weakening("delete", lambda instruction: ())
+EVERY_LANE = Weakening("every lane at", lambda instruction: None)  # of a mask around it, where fewer must execute it
+
+
 @dataclass(eq=False)
 class Operation:
     """An instruction's one definition. `text` is None for a portable operation, which each target lowers."""
@@ -84,6 +109,7 @@ class Operation:
     lanewise: bool
     converged: bool
     check: Callable[..., None] | None
+    decides: tuple[Weakening, ...] = ()
     operands: tuple[str, ...] = field(init=False)
     fields: tuple[str, ...] = field(init=False)
     pure: bool = field(init=False)
@@ -178,17 +204,20 @@ def operation(
     lanewise: bool = False,
     converged: bool = False,
     check: Callable[..., None] | None = None,
+    decides: tuple[Weakening, ...] = (),
 ) -> Callable[[Callable[..., Any]], Operation]:
     """Define an operation; the decorated function says what it does (see the module's docstring).
 
     reads: the types of operands, where the text wants one; numbers are checked and converted.
     converged: all lanes of the warp must execute it together (the vendors' `.aligned`).
     check(*reads, into=, **fields): raises on operands that the instruction set forbids.
+    decides: the ways to weaken it, where the order or the place of other instructions' effects hangs on it.
     """
 
     def define(does: Callable[..., Any]) -> Operation:
         label = name or (text.split(" ")[0].rstrip(";") if isinstance(text, str) else does.__name__)
-        return Operation(label, does, text, reads or {}, writes or {}, uses or {"issue": 1}, lanewise, converged, check)
+        amounts = uses or {"issue": 1}
+        return Operation(label, does, text, reads or {}, writes or {}, amounts, lanewise, converged, check, decides)
 
     return define
 

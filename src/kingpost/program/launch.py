@@ -66,6 +66,8 @@ class Launch:
     def __post_init__(self) -> None:
         if not isinstance(self.grid, int) or self.grid < 0:
             raise ValueError(f"grid is {self.grid!r}; a number of blocks is wanted")
+        if self.grid % self.program.cluster:
+            raise ValueError(f"grid is {self.grid}; a multiple of {self.program.cluster}, the cluster, is wanted")
         wanted, given = {p.name for p in self.program.parameters}, set(self.arguments)
         if wanted != given:
             raise ValueError(f"arguments are {sorted(given)}; {sorted(wanted)} are wanted")

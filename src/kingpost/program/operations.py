@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kingpost.formats import BF16, E4M3FNUZ, F16, Format, canonical_nan, cast, converted, decode, fma32
-from kingpost.program.instruction import Operation, operation
+from kingpost.program.instruction import DELETE, Operation, operation
 from kingpost.program.registers import Registers
 from kingpost.program.types import Type, f32, pred, s32, u32, u64
 
@@ -281,7 +281,7 @@ for _type in (u32, f32):
     _define(_shuffle(_type))
 
 
-@operation(None, name="barrier", converged=True)
+@operation(None, name="barrier", converged=True, decides=(DELETE,))
 def barrier(warp):  # type: ignore[no-untyped-def]
     """All warps of the block."""
     return warp.block.barrier(warp, 0, warp.block.program.warps)

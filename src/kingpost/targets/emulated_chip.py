@@ -10,13 +10,13 @@ import numpy as np
 from kingpost import emulate, formats
 from kingpost.arrays import view
 from kingpost.program import Launch, Target
-from kingpost.registry import AnyProblem, Candidate, HostMemory, Operands, Problem, product_operands
+from kingpost.registry import AnyProblem, Candidate, Case, HostMemory, Operands, Problem, product_operands
 from kingpost.scaling import ScaledTensor
-from kingpost.targets import family, portable_candidates
+from kingpost.targets import family, portable_candidates, portable_checks
 
 
 class EmulatedChip(HostMemory):
-    """A target with the portable kernels. A maker adds `text`, `block`, and candidates of the chip's own."""
+    """A target with the portable kernels. A maker adds `text`, `block`, and the chip's own candidates and cases."""
 
     def __init__(self, target: Target, chip: str) -> None:
         self.target = target
@@ -31,6 +31,10 @@ class EmulatedChip(HostMemory):
             emulate.run(launch, "early")
 
         return call
+
+    def cases(self) -> Sequence[Case]:
+        """The portable kernels on this target."""
+        return portable_checks.cases(self.target, self)
 
     # What the chip's matrix unit gives: `kingpost.targets.family.Arithmetic`
 

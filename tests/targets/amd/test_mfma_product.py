@@ -64,11 +64,10 @@ def expected(target: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 # By hand
 
 
-@pytest.mark.parametrize("order", SCHEDULES)
 @pytest.mark.parametrize("k", [16, 32, 48, 176])
-def test_the_bits_of_the_model(k: int, order: str) -> None:
+def test_the_bits_of_the_model(k: int) -> None:
     a, b = (random_codes(SIDE, k, E4M3FNUZ.dtype, seed) for seed in (1, 2))
-    c = multiplied(cdna3_fp8_one_wave(), a, b, order, seed=k, k=k)
+    c = multiplied(cdna3_fp8_one_wave(), a, b, "late", k=k)
     assert c.tobytes() == expected("gfx942", a, b).tobytes()
     exact = a.astype(np.float64) @ b.astype(np.float64).T
     size = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)).T

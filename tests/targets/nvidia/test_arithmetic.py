@@ -8,22 +8,26 @@ import numpy as np
 import pytest
 
 from kingpost import formats
-from kingpost.formats import BF16, E4M3, E5M2, F32
+from kingpost.formats import BF16, E4M3, E5M2, F16, F32
 from kingpost.targets.nvidia import arithmetic
 
 PAIRS = [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2), (BF16, BF16)]
-SMALLEST_EXPONENT = {E4M3: -6, E5M2: -14, BF16: -126, F32: -126}
+INTO_F16 = [*PAIRS[:4], (F16, F16)]
+PRODUCTS = [*((*pair, F32) for pair in [*PAIRS, (F16, F16)]), *((*pair, F16) for pair in INTO_F16)]
+SMALLEST_EXPONENT = {E4M3: -6, E5M2: -14, BF16: -126, F16: -14, F32: -126}
 KINDS, SIZES = ("any", "small", "large", "sparse"), ("zero", "alike", "larger", "smaller", "subnormal")
 
 
 def step(format):
-    return 16 if format is BF16 else 32
+    return 32 // format.itemsize
 
 
 def codes(rng, rows, format, kind, columns=None):
     """Random codes of one kind, NaN and infinity replaced by the largest number."""
     if format is BF16:
         return codes_bf16(rng, (rows, columns or 16), kind)
+    if format is F16:
+        return codes_f16(rng, (rows, columns or 16), kind)
     x = rng.integers(0, 256, (rows, columns or 32), dtype=np.uint8)
     if kind == "small":
         x &= 0x8F
@@ -45,7 +49,16 @@ def codes_bf16(rng, shape, kind):
     return x.astype(np.uint16)
 
 
-def accumulators(rng, shape, kind):
+def codes_f16(rng, shape, kind):
+    """As codes_bf16, "all" being every number."""
+    low, high = {"small": (0, 3), "large": (28, 31), "all": (0, 31)}.get(kind, (9, 19))
+    x = rng.integers(low, high, shape) << 10 | rng.integers(0, 1024, shape) | rng.integers(0, 2, shape) << 15
+    if kind == "sparse":
+        x[rng.random(shape) < 0.9] &= 0x8000
+    return x.astype(np.uint16)
+
+
+def accumulators(rng, shape, kind, format=F32):
     c = rng.standard_normal(shape).astype(np.float32)
     if kind == "larger":
         c = np.ldexp(c, rng.integers(5, 31, shape))
@@ -53,12 +66,13 @@ def accumulators(rng, shape, kind):
         c = np.ldexp(c, -rng.integers(5, 31, shape))
     elif kind == "subnormal":
         c = np.ldexp(c, -rng.integers(120, 149, shape))
-    return np.zeros(shape, np.float32) if kind == "zero" else c
+    c = np.zeros(shape) if kind == "zero" else c
+    return c.clip(-format.maximum, format.maximum).astype(format.dtype)
 
 
-def step_in_integers(a, b, c, a_format, b_format):
+def step_in_integers(a, b, c, a_format, b_format, d_format):
     """One output of one step, as the paper writes it. a, b, c: Python floats."""
-    fraction_bits, mantissa_bits = (25, 23) if a_format is BF16 else (13, 13)
+    fraction_bits, mantissa_bits = (25, 23) if a_format.bits == 16 else (13, 13)
 
     def exponent(x, format):
         return max(int(np.frexp(x)[1]) - 1, SMALLEST_EXPONENT[format])
@@ -66,52 +80,59 @@ def step_in_integers(a, b, c, a_format, b_format):
     def toward_zero(x, grid):
         return int(x / grid) * grid  # int() truncates
 
-    addends = [(Fraction(c), exponent(c, F32) if c else -133)]
+    addends = [(Fraction(c), exponent(c, d_format) if c else -133), (Fraction(0), -133 if d_format is F32 else -21)]
     for x, y in zip(a, b):
         if x and y:
             addends.append((Fraction(x) * Fraction(y), exponent(x, a_format) + exponent(y, b_format)))
     grid = Fraction(2) ** (max(e for _, e in addends) - fraction_bits)
     total = sum(toward_zero(x, grid) for x, _ in addends)
+    if d_format is F16:
+        unit = Fraction(2) ** (exponent(float(total), F16) - 10)
+        rounded = round(total / unit) * unit  # to even
+        return float(rounded) if abs(rounded) < 2**16 else np.inf if total > 0 else -np.inf
     if abs(total) >= 2**128:
         return np.inf if total > 0 else -np.inf
     return float(toward_zero(total, Fraction(2) ** (exponent(float(total), F32) - mantissa_bits)))
 
 
-@pytest.mark.parametrize("a_format, b_format", PAIRS, ids=str)
+@pytest.mark.parametrize("a_format, b_format, d_format", PRODUCTS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_is_the_papers(a_format, b_format, kind):
+def test_a_step_is_the_papers(a_format, b_format, d_format, kind):
     rng = np.random.default_rng(1)
     a, b = codes(rng, 3, a_format, kind), codes(rng, 4, b_format, kind)
     for size in SIZES:
-        c = accumulators(rng, (3, 4), size)
-        got = arithmetic.wgmma_f32(a, b, c, a_format, b_format)
+        c = accumulators(rng, (3, 4), size, d_format)
+        got = arithmetic.wgmma_step(a, b, c, a_format, b_format, d_format)
         x, y = formats.decode(a, a_format, np.float64), formats.decode(b, b_format, np.float64)
-        want = [[step_in_integers(x[i], y[j], float(c[i, j]), a_format, b_format) for j in range(4)] for i in range(3)]
-        np.testing.assert_array_equal(got.view(np.uint32), np.float32(want).view(np.uint32))
+        formats_ = a_format, b_format, d_format
+        want = [[step_in_integers(x[i], y[j], float(c[i, j]), *formats_) for j in range(4)] for i in range(3)]
+        assert got.dtype == d_format.dtype and got.tobytes() == np.array(want, d_format.dtype).tobytes()
 
 
-@pytest.mark.parametrize("a_format, b_format", PAIRS, ids=str)
-def test_a_step_is_mmasims(a_format, b_format):
+@pytest.mark.parametrize("a_format, b_format, d_format", PRODUCTS, ids=str)
+def test_a_step_is_mmasims(a_format, b_format, d_format):
     torch = pytest.importorskip("torch")
     simulator = pytest.importorskip("mmasim.nv_ptx.sim")
     k = step(a_format)
-    names = [{"bfloat16": "bf16"}.get(format.name, format.name) for format in (a_format, b_format)]
-    simulated = simulator.WGMMA("Hopper", f"m64n64k{k}.f32.{names[0]}.{names[1]}")
+    short = {BF16: "bf16", F16: "f16", F32: "f32"}
+    names = [short.get(format, format.name) for format in (d_format, a_format, b_format)]
+    simulated = simulator.WGMMA("Hopper", f"m64n64k{k}.{'.'.join(names)}")
     rng = np.random.default_rng(2)
     for kind in (*KINDS, "all"):
         for size in SIZES:
             a, b = codes(rng, 24, a_format, kind), codes(rng, 32, b_format, kind)
-            c = accumulators(rng, (24, 32), size)
+            c = accumulators(rng, (24, 32), size, d_format)
             if kind == "any":
-                a[0, 0], b[5, 7] = (0x7FC0, 0xFFFF) if a_format is BF16 else (0x7F, 0xFF)
+                a[0, 0], b[5, 7] = (0x7FC0, 0xFFFF) if a_format.bits == 16 else (0x7F, 0xFF)
                 c[9, 9], c[10, 10] = np.nan, np.inf
             x, y = (
                 torch.from_numpy(operand).view(getattr(torch, format.dtype.name))
                 for operand, format in ((a, a_format), (b, b_format))
             )
             want = simulated(x, y.T, torch.from_numpy(c)).numpy()
-            got = arithmetic.wgmma_f32(a, b, c, a_format, b_format)
-            np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+            got = arithmetic.wgmma_step(a, b, c, a_format, b_format, d_format)
+            unsigned = f"u{d_format.itemsize}"
+            np.testing.assert_array_equal(got.view(unsigned), want.view(unsigned))
 
 
 def test_zeros_nan_and_infinity():
@@ -146,6 +167,23 @@ def test_zeros_nan_and_infinity_of_bfloat16():
     assert arithmetic.chain_bf16(squares, -squares)[0, 0] == -np.inf
     assert total(2.0**-133, 2.0**-133) == bits(2.0**-132)  # a subnormal operand, a subnormal sum
     assert total(1.0, 2.0**-24, c=2.0**-25) == bits(1.0) and total(2.0, -(2.0**-24)) == bits(2.0 - 2.0**-23)
+
+
+def test_float16_sums_are_rounded_once_and_to_even():
+    def total(*a, c=0.0):
+        """The sum of a, by one step against ones."""
+        row, ones = np.zeros((1, 16), np.float16), np.ones((1, 16), np.float16)
+        row[0, : len(a)] = a
+        codes = (x.view(np.uint16) for x in (row, ones))
+        return arithmetic.wgmma_step(*codes, np.float16([[c]]), F16, F16, F16).view(np.uint16)[0, 0]
+
+    def bits(x):
+        return np.float16(x).view(np.uint16)
+
+    assert total(2048, 1) == bits(2048) and total(2048, 1, c=2) == bits(2052) and total(2048, 1, 2**-10) == bits(2050)
+    assert total(65504, 15.99) == bits(65504) and total(65504, 16) == bits(np.inf) == total(np.inf, c=1)
+    assert total(-0.0, c=-0.0) == 0 and total(2**-24, c=-(2**-24)) == 0 and total(2**-24, c=2**-24) == bits(2**-23)
+    assert total(np.nan) == total(np.inf, -np.inf) == total(1, c=np.nan) == total(np.inf, c=-np.inf) == 0x7FFF
 
 
 def test_special_values_stay_in_their_rows_and_columns():
@@ -217,10 +255,16 @@ def test_refusals():
         arithmetic.wgmma_f32(a[:, :16], a)
     with pytest.raises(ValueError, match=r"codes are float32 \(4, 32\); wanted uint8"):
         arithmetic.wgmma_f32(a.astype(np.float32), a)
-    with pytest.raises(ValueError, match="a_format is e4m3fnuz; Hopper multiplies e4m3, e5m2 and bfloat16"):
+    with pytest.raises(ValueError, match="a_format is e4m3fnuz; Hopper multiplies e4m3, e5m2, bfloat16 and float16"):
         arithmetic.wgmma_f32(a, a, None, formats.E4M3FNUZ)
-    with pytest.raises(ValueError, match="a_format is bfloat16, b_format e4m3; two of the same width are wanted"):
+    with pytest.raises(ValueError, match="a_format is bfloat16, b_format e4m3; two of fp8 or the same are wanted"):
         arithmetic.chain(a, a, None, BF16)
+    with pytest.raises(ValueError, match="a_format is bfloat16, b_format float16; two of fp8 or the same are wanted"):
+        arithmetic.chain(a, a, None, BF16, F16)
+    with pytest.raises(ValueError, match="d_format is float16; float32 is wanted for bfloat16"):
+        arithmetic.chain(a, a, None, BF16, BF16, F16)
+    with pytest.raises(ValueError, match="d_format is bfloat16; float32 or float16 is wanted for e4m3"):
+        arithmetic.chain(a, a, None, d_format=BF16)
     with pytest.raises(ValueError, match="a has K = 32, b 64; the same K is wanted"):
         arithmetic.chain(a, np.zeros((4, 64), np.uint8))
     with pytest.raises(ValueError, match=r"codes are uint8 \(4, 32\); wanted uint16"):

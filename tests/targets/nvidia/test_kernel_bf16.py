@@ -134,26 +134,14 @@ def test_the_models_bits(case: str) -> None:
     assert same_bits(given.run(candidate, "late", grid), given.expected())
 
 
-PICKED = candidates(Problem("mm", 4096, 7168, BF16, BF16, None, None, BF16), H200)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("candidate", PICKED, ids=[each.name for each in PICKED])
-def test_every_configuration_under_every_schedule(candidate: Bf16Candidate, schedule: str) -> None:
-    """A tile and one that is cut off, by one block; K goes through the ring and further."""
-    tile = candidate.tile
-    given = product(1, tile.rows - 60, tile.columns + 8, 64 * candidate.stages + 24, op="mm")
-    assert same_bits(given.run(candidate, schedule, 1), given.expected())
-
-
 @pytest.mark.parametrize("majors", MAJORS)
-@pytest.mark.parametrize("tile", [(1, 1, 32), (2, 1, 64), (1, 2, 128), (1, 1, 192), (1, 1, 256)])
+@pytest.mark.parametrize("tile", [(2, 1, 64), (1, 1, 192)])
 def test_every_major(majors: tuple[str, str], tile: tuple[int, int, int]) -> None:
     given = product(2, 72, 136, 104, majors=majors)
     assert same_bits(given.run(config(*tile, 2, 1), grid=3), given.expected())
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", range(1, 3))
 def test_random_schedules_agree(seed: int) -> None:
     given = product(2, 104, 48, 328, seed=seed, majors=("mn", "k"))
     assert same_bits(given.run(config(2, 1, 32, 2, 1), "random", 2, seed), given.expected())
@@ -180,8 +168,7 @@ FINISHES = {
 }
 
 
-@pytest.mark.parametrize("finish", FINISHES)
-@pytest.mark.parametrize("out", [BF16, F16, F32], ids=str)
+@pytest.mark.parametrize("finish, out", [("alpha", F32), ("c", F16), ("bias", BF16), ("everything", F32)])
 def test_what_comes_after_the_product(finish: str, out: Format) -> None:
     random, more = np.random.default_rng(9), dict(FINISHES[finish])
     if more.get("c"):
@@ -319,37 +306,23 @@ def groups_of_rows(case: str, n: int, k: int, **more) -> Grouped:
     return Grouped("grouped_mm", by, a, normal(4, n, k), index, **more)
 
 
-@pytest.mark.parametrize("tile", [(1, 1, 32), (2, 1, 128), (2, 2, 64)])
-@pytest.mark.parametrize("case", INDICES)
-def test_groups_of_rows(case: str, tile: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("number, case", list(enumerate(INDICES)))
+def test_groups_of_rows(number: int, case: str) -> None:
     given = groups_of_rows(case, 40, 72, majors=("k", "mn"))
+    tile = [(1, 1, 32), (2, 1, 128), (2, 2, 64)][number % 3]
     assert same_bits(given.run(config(*tile, 2, 1)), given.expected())
-
-
-@pytest.mark.parametrize("order", SCHEDULES)
-@pytest.mark.parametrize("case", ["runs of rows", "ends anywhere", "counts"])
-def test_groups_of_rows_under_every_schedule(case: str, order: str) -> None:
-    given = groups_of_rows(case, 264, 136, out=F32, c=True)
-    assert same_bits(given.run(config(1, 1, 256, 2, 2), order), given.expected())
 
 
 ENDS = {"any": (16, 16, 208, 304), "one block": (0, 64, 64, 64), "all in one": (0, 304, 304, 304), "none": (0, 0, 0, 0)}
 
 
-@pytest.mark.parametrize("majors", MAJORS)
-@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("ends, majors", [*(("any", majors) for majors in MAJORS), *zip(list(ENDS)[1:], MAJORS)])
 def test_groups_of_k(ends: str, majors: tuple[str, str]) -> None:
     """Each group's part of K, a multiple of 16; what lies behind its end is NaN here and there, and no group's."""
     a, b = normal(72, 304), normal(40, 304)
     a[:, ENDS[ends][-1] :] = np.nan
     given = Grouped("grouped_mm_k", None, a, b, int32(*ENDS[ends]), majors, F32, c=ends == "any")
     assert same_bits(given.run(config(2, 1, 64, 2, 1)), given.expected())
-
-
-@pytest.mark.parametrize("order", SCHEDULES)
-def test_groups_of_k_under_every_schedule(order: str) -> None:
-    given = Grouped("grouped_mm_k", None, normal(136, 304), normal(136, 304), int32(*ENDS["any"]), ("mn", "mn"))
-    assert same_bits(given.run(config(1, 2, 64, 3, 1), order), given.expected())
 
 
 def test_nan_of_one_group_is_no_others() -> None:

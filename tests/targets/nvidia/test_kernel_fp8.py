@@ -1,4 +1,4 @@
-"""The block-scaled FP8 product, emulated: the arithmetic model's bits under every schedule, in every configuration."""
+"""The block-scaled FP8 product, emulated: the arithmetic model's bits at shapes and in configurations of all kinds."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("case", CASES)
-def test_the_models_bits_under_every_schedule(case: str, schedule: str) -> None:
+@pytest.mark.parametrize("number, case", list(enumerate(CASES)))
+def test_the_models_bits(number: int, case: str) -> None:
+    """Under one schedule each; `kingpost check all` takes the planner's configurations under all."""
     m, n, k, config, grid, out = CASES[case]
     given = operands(m, n, k, seed=m + n + k)
-    assert same_bits(run(config, given, out, schedule, grid), given.expected(out))
+    assert same_bits(run(config, given, out, SCHEDULES[number % 3], grid), given.expected(out))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -58,7 +58,7 @@ def test_within_the_bound_of_the_truth(case: str) -> None:
     assert 0 < reference.check(given.expected(out), *given.scaled()) <= 1
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", range(1, 3))
 def test_random_schedules_agree(seed: int) -> None:
     given = operands(100, 48, 656, seed=seed)
     assert same_bits(run(Config(2, 1, 32, 2, 1), given, BF16, "random", 2, seed), given.expected(BF16))

@@ -12,7 +12,7 @@ import pytest
 from kingpost import emulate
 from kingpost.assemble import AssemblerNotFound, find_ptxas
 from kingpost.assemble.ptxas import assemble
-from kingpost.formats import BF16, E4M3, E5M2, F32, Format
+from kingpost.formats import BF16, E4M3, E5M2, F16, F32, Format, canonical_nan
 from kingpost.program import Builder, Register, Registers, f32, swizzle, u32
 from kingpost.targets.nvidia.arithmetic import chain, chain_bf16, wgmma_f32
 from kingpost.targets.nvidia.isa.common import (
@@ -21,8 +21,16 @@ from kingpost.targets.nvidia.isa.common import (
     mbarrier_arrive_expect,
     mbarrier_init,
     mbarrier_wait,
+    unpack_f16,
 )
-from kingpost.targets.nvidia.isa.hopper import matrix_descriptor, wgmma, wgmma_commit, wgmma_fence, wgmma_wait
+from kingpost.targets.nvidia.isa.hopper import (
+    matrix_descriptor,
+    wgmma,
+    wgmma_commit,
+    wgmma_f16,
+    wgmma_fence,
+    wgmma_wait,
+)
 from kingpost.targets.nvidia.ptx import ptx
 from kingpost.targets.nvidia.units.wgmma_queue import operand_addresses
 
@@ -450,45 +458,136 @@ def test_fp8_of_either_kind(a_format: Format, b_format: Format) -> None:
     assert multiply(work).tobytes() == chain(A.view(np.uint8), B.view(np.uint8), None, a_format, b_format).tobytes()
 
 
+# Rows of A in registers, accumulators in float16
+
+
+def rows_of_a(k: Builder, operands: Operands, warp: Register, step: int) -> Registers:
+    """This warp's 16 rows of A and 32 bytes of K, as it reads them from shared memory."""
+    rows = k.array(u32, 4, "rows")
+    first = (warp * 16 + k.lane // 4) * 128 + k.lane % 4 * 4 + operands.tiles[0].at(0)
+    for register, offset in zip(rows, (0, 8 * 128, 16, 16 + 8 * 128)):
+        k.load(u32, swizzle(first + (offset + 32 * step), 128), into=register)
+    return rows
+
+
+def by_rows(k: Builder, operands: Operands, rows: Registers, into: Registers, step: int, accumulate: bool) -> None:
+    b = matrix_descriptor(k, operands.tiles[1].at(0), offset=32 * step)
+    wgmma(k, rows, b, into=into, n=N, accumulate=accumulate)
+
+
+@pytest.mark.parametrize("order", SCHEDULES)
+def test_rows_of_a_in_registers(order: str) -> None:
+    def work(k: Builder, operands: Operands, warp: Register, total: Registers) -> None:
+        parts = [rows_of_a(k, operands, warp, step) for step in range(4)]
+        wgmma_fence(k)
+        for step, rows in enumerate(parts):
+            by_rows(k, operands, rows, total, step, accumulate=step > 0)
+        wgmma_commit(k)
+        wgmma_wait(k, groups=0)
+        for rows in parts:
+            k.set(rows, 0)  # they are the warp's again
+
+    assert multiply(work, order, seed=3).tobytes() == expected(4).tobytes()
+
+
+@pytest.mark.parametrize("order", SCHEDULES)
+@pytest.mark.parametrize("verb", ["reads", "writes"])
+def test_rows_of_a_in_flight(verb: str, order: str) -> None:
+    def work(k: Builder, operands: Operands, warp: Register, total: Registers) -> None:
+        rows = rows_of_a(k, operands, warp, 0)
+        wgmma_fence(k)
+        by_rows(k, operands, rows, total, 0, accumulate=False)
+        wgmma_commit(k)
+        if verb == "reads":
+            k.set(k.array(u32, 2), rows[2:])
+        else:
+            k.set(rows[2:], 0)
+        wgmma_wait(k, groups=0)
+
+    with found("register in flight", f"{verb} rows[2:4], which a wgmma in flight still holds", "math warp"):
+        multiply(work, order)
+
+
+@pytest.mark.parametrize("a_format, b_format", FP8_PAIRS, ids=str)
+def test_into_float16(a_format: Format, b_format: Format) -> None:
+    """Onto accumulators of 2.5, in a chain; what comes out of the halves of each register."""
+
+    def work(k: Builder, operands: Operands, warp: Register, total: Registers) -> None:
+        halves = k.array(u32, N // 4, "halves")
+        k.set(halves, 0x41004100)
+        wgmma_fence(k)
+        for step in range(4):
+            a, b = (matrix_descriptor(k, tile.at(0), offset=32 * step) for tile in operands.tiles)
+            wgmma_f16(k, a, b, into=halves, n=N, accumulate=True, a_format=a_format, b_format=b_format)
+        wgmma_commit(k)
+        wgmma_wait(k, groups=0)
+        for i, register in enumerate(total):
+            k.set(register, unpack_f16(k, halves[i // 2], half=i % 2))
+
+    c = np.full((64, N), 2.5, np.float16)
+    want = chain(A.view(np.uint8), B.view(np.uint8), c, a_format, b_format, F16)
+    np.testing.assert_array_equal(multiply(work), canonical_nan(want.astype(np.float32)))
+
+
 # The family
 
 
+def fields(a_format: Format, b_format: Format, a_major: str = "k", b_major: str = "k") -> dict:
+    return {"a_format": a_format, "b_format": b_format, "a_major": a_major, "b_major": b_major}
+
+
+NAMES = {BF16: "bf16", F16: "f16"}
+HALVES = [(BF16, "f32"), (F16, "f32"), (F16, "f16")]
 KINDS = {
-    **{f"k32.f32.{a}.{b}": {"a_format": a, "b_format": b} for a, b in FP8_PAIRS},
+    **{f"k32.{d}.{a}.{b}": fields(a, b) for d in ("f32", "f16") for a, b in FP8_PAIRS},
     **{
-        f"k16.f32.bf16.bf16, {int(a == 'mn')}, {int(b == 'mn')}": {
-            "a_format": BF16, "b_format": BF16, "a_major": a, "b_major": b
-        }
+        f"k16.{d}.{NAMES[x]}.{NAMES[x]}, {int(a == 'mn')}, {int(b == 'mn')}": fields(x, x, a, b)
+        for x, d in HALVES
         for a, b in MAJORS
     },
-}  # fmt: skip
+}
 """Fields of every kind of product, by what its text must say, its majors last."""
+FROM_REGISTERS = {
+    **{kind: fields for kind, fields in KINDS.items() if kind.startswith("k32")},
+    **{kind.replace(", 0, ", ", "): fields for kind, fields in KINDS.items() if ", 0, " in kind},
+}
+"""The same with A in registers: only B has a major."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ptxas_takes_every_kind(kind: str) -> None:
-    text = family((8, 136, 256), **KINDS[kind])
+@pytest.mark.parametrize(
+    "kind, in_registers",
+    [*((kind, False) for kind in KINDS), *((kind, True) for kind in FROM_REGISTERS)],
+)
+def test_ptxas_takes_every_kind(kind: str, in_registers: bool) -> None:
+    sizes = (8, 136, 256) if kind.startswith("k32.f32") else (8, 136)
+    text = family(sizes, ".f16." in kind[:9], in_registers, **(FROM_REGISTERS if in_registers else KINDS)[kind])
     shape, comma, majors = kind.partition(", ")
-    found = re.findall(rf"m64n(\d+){re.escape(shape)} .*, accumulate, 1, 1{comma}{majors}; ", text)
-    assert found == ["8", "136", "256"]
+    a = r"\{%r\d+, %r\d+, %r\d+, %r\d+\}" if in_registers else r"%l\d+"
+    found = re.findall(
+        rf"m64n(\d+){re.escape(shape)} \{{[^}}]*\}}, {a}, %l\d+, accumulate, 1, 1{comma}{majors}; ", text
+    )
+    assert found == [str(n) for n in sizes]
     try:
         assemble(text, "sm_90a", find_ptxas())
     except AssemblerNotFound as error:
         pytest.skip(str(error))
 
 
-def family(sizes: Sequence[int], **kind) -> str:
+def family(sizes: Sequence[int], into_f16: bool = False, in_registers: bool = False, **kind) -> str:
     k = Builder("family", "sm_90a")
     with k.role("math", warps=4):
         a, b = (matrix_descriptor(k, k.new(u32, place)) for place in (0, 16384))
         tile = k.shared("tile", (128,), F32)
+        if in_registers:
+            a = k.array(u32, 4)
+            k.set(a, k.lane)
         for n in sizes:
-            total = k.array(f32, n // 2)
+            total = k.array(u32, n // 4) if into_f16 else k.array(f32, n // 2)
             wgmma_fence(k)
-            wgmma(k, a, b, into=total, n=n, accumulate=False, **kind)
+            (wgmma_f16 if into_f16 else wgmma)(k, a, b, into=total, n=n, accumulate=False, **kind)
             wgmma_commit(k)
             wgmma_wait(k, groups=0)
-            for i in range(0, n // 2, 4):
+            for i in range(0, len(total), 4):
                 k.store(tile.at(k.lane), total[i])
     return ptx(k.finish({}))
 
@@ -520,12 +619,13 @@ def test_uses_grow_with_n() -> None:
     (264, 132, {}, "n is 264"),
     (16, 16, {}, "8 float32 registers, the accumulator of n = 16, are wanted"),
     (16, 4, {}, "8 float32 registers"),
-    (16, 8, {"a_format": F32}, "a_format is float32; e4m3, e5m2 or bfloat16 is wanted"),
+    (16, 8, {"a_format": F32}, "a_format is float32; e4m3, e5m2, bfloat16 or float16 is wanted"),
     (16, 8, {"b_format": F32}, "b_format is float32"),
-    (16, 8, {"b_format": BF16}, "formats are e4m3 and bfloat16; two of the same width are wanted"),
+    (16, 8, {"b_format": BF16}, "formats are e4m3 and bfloat16; two of fp8 or the same are wanted"),
     (16, 8, {"a_major": "mn"}, "a_major is 'mn'; k is wanted for e4m3"),
     (16, 8, {"b_format": E5M2, "b_major": "mn"}, "b_major is 'mn'; k is wanted for e4m3"),
     (16, 8, {"a_format": BF16, "b_format": BF16, "a_major": "m"}, "a_major is 'm'; k or mn is wanted for bfloat16"),
+    (16, 8, {"a_format": F16, "b_format": BF16}, "formats are float16 and bfloat16; two of fp8 or the same are wanted"),
 ])  # fmt: skip
 def test_what_the_family_refuses(n: int, registers: int, formats: dict, message: str) -> None:
     k = Builder("refused", "sm_90a")
@@ -537,3 +637,28 @@ def test_what_the_family_refuses(n: int, registers: int, formats: dict, message:
         wgmma(k, a, a, into=k.array(f32, 8)[[0, 0, 1, 2, 3, 4, 5, 6]], n=16, accumulate=False)
     with pytest.raises((ValueError, TypeError)):
         wgmma(k, a, a, n=16, accumulate=False)
+
+
+def test_what_the_family_refuses_of_registers_and_halves() -> None:
+    k = Builder("refused", "sm_90a")
+    a, rows = matrix_descriptor(k, k.new(u32, 0)), k.array(u32, 4, "rows")
+    halves, d = k.array(u32, 4), k.array(f32, 8)
+    wgmma_f16(k, rows, a, into=halves, n=16, accumulate=False)
+    with pytest.raises(ValueError, match="4 packed float16 registers, the accumulator of n = 16, are wanted"):
+        wgmma_f16(k, a, a, into=k.array(u32, 8), n=16, accumulate=False)
+    with pytest.raises(TypeError, match="u32 is wanted"):
+        wgmma_f16(k, a, a, into=d[:4], n=16, accumulate=False)
+    with pytest.raises(ValueError, match="a_format is bfloat16; e4m3, e5m2 or float16 is wanted for float16 accumulat"):
+        wgmma_f16(k, a, a, into=halves, n=16, accumulate=False, a_format=BF16, b_format=BF16)
+    for wrong in (rows[:3], d[:4]):
+        with pytest.raises(ValueError, match=r"a is .*; a descriptor or four u32 registers are wanted"):
+            wgmma(k, wrong, a, into=d, n=16, accumulate=False)
+    with pytest.raises(ValueError, match="a_major is 'mn'; k is wanted for registers"):
+        wgmma(k, rows, a, into=d, n=16, accumulate=False, a_format=F16, b_format=F16, a_major="mn")
+
+
+def test_rows_in_registers_cost_no_shared_bytes() -> None:
+    k = Builder("uses", "sm_90a")
+    wgmma(k, k.array(u32, 4), matrix_descriptor(k, k.new(u32, 0)), into=k.array(f32, 32), n=64, accumulate=False)
+    (uses,) = [i.uses for i in k.finish({}).instructions() if i.operation.name == "wgmma.mma_async"]
+    assert 4 * uses["tensor shared bytes"] == 64 * 32 and 4 * uses["tensor cycles"] == 32

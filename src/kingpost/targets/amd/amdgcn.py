@@ -46,6 +46,8 @@ def _check(program: Program) -> None:
             f"program {program.name} is for {program.target} with {program.lanes} lanes; {LANES} lanes on one of "
             f"{', '.join(LDS_BYTES)} are wanted"
         )
+    if program.cluster > 1:
+        raise ValueError(f"program {program.name} has clusters of {program.cluster} blocks; {program.target} has none")
     if program.warps > MOST_WAVES or program.shared_bytes > LDS_BYTES[program.target]:
         raise ValueError(
             f"program {program.name} has {program.warps} waves and {program.shared_bytes} bytes of LDS; at most "

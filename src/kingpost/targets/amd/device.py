@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kingpost.program import Program
+from kingpost.registry import Case
+from kingpost.targets.amd import checks
 from kingpost.targets.amd.amdgcn import amdgcn
 from kingpost.targets.amd.arithmetic import matrix_product
 from kingpost.targets.amd.targets import GFX942, GFX950
@@ -15,6 +19,9 @@ STEP = 64  # of K, that gfx950's matrix instruction takes at once; gfx942's take
 
 class EmulatedAmd(EmulatedChip):
     """A CDNA chip on the emulator: portable kernels, the bits of its matrix cores as far as they are known."""
+
+    def cases(self) -> Sequence[Case]:
+        return [*checks.cases(self.target.name), *super().cases()]
 
     def text(self, program: Program) -> str:
         return amdgcn(program)

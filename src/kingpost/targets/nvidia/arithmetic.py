@@ -1,4 +1,4 @@
-"""What Hopper's tensor cores (wgmma) compute into float32, bit for bit.
+"""What Hopper's tensor cores (wgmma) compute into float32 and float16, bit for bit.
 
 The model is T-FDPA ("truncated fused dot-product-add") of arXiv 2511.10909. Operands are significand * 2^exponent,
 1 <= |significand| < 2; subnormals keep the smallest normal exponent. A product has the sum of its operands' exponents
@@ -6,12 +6,15 @@ The model is T-FDPA ("truncated fused dot-product-add") of arXiv 2511.10909. Ope
 truncated toward zero to F fraction bits relative to 2^(largest exponent of the step); these integers are summed
 exactly; and the sum is truncated to a number of mantissa bits:
 
-operands          products in a step    F     mantissa bits of the sum
-e4m3, e5m2        32                    13    13
-bfloat16          16                    25    23, float32 subnormals kept
+operands             products in a step    F     mantissa bits of a float32 sum
+e4m3, e5m2           32                    13    13
+bfloat16, float16    16                    25    23, float32 subnormals kept
 
-Zeros have no exponent and come out as +0, NaN as 0x7fffffff, sums of 2^128 and more as infinity, and an infinite
-accumulator stays infinite.
+A float16 sum is rounded to nearest even instead, once, subnormals kept; there the largest exponent of a step counts as
+-21 at least.
+
+Zeros have no exponent and come out as +0, NaN as 0x7fffffff (float16: 0x7fff), sums beyond the largest number as
+infinity, and an infinite accumulator stays infinite.
 """
 
 from __future__ import annotations
@@ -23,14 +26,15 @@ from typing import NamedTuple
 import numpy as np
 
 from kingpost import formats
-from kingpost.formats import BF16, E4M3, E5M2, Format, canonical_nan
+from kingpost.formats import BF16, E4M3, E5M2, F16, F32, Format, converted
 from kingpost.targets.promoted import promoted
 
 STEP_BYTES = 32  # of K, of each operand, in one instruction
-_FP8_FRACTION_BITS, _BF16_FRACTION_BITS = 13, 25
+_FP8_FRACTION_BITS, _HALF_FRACTION_BITS = 13, 25
 
 _NO_PRODUCT = -40  # an fp8 product of two non-zeros has at least exponent -28 (e5m2), one with a zero at most -49
-_LEAST = -133  # what bfloat16's addends are aligned to at least: the exponent of a zero accumulator
+_LEAST = -133  # what addends of 16-bit operands are aligned to at least: the exponent of a zero accumulator
+_LEAST_F16 = -21  # the same for float16 accumulators, whatever the operands
 _TILE = 8192  # outputs computed at once: their products take 1 MiB, about what a core has in its second cache
 
 
@@ -57,7 +61,28 @@ class _Unit(NamedTuple):
     values: type  # in which they are exact
     exponents: type
     zero: int
+    total: Format  # of accumulators and sums
     add: Callable[[list[np.ndarray], list[np.ndarray], np.ndarray, _Scratch], np.ndarray]
+
+
+def wgmma_step(
+    a_codes: np.ndarray,
+    b_codes: np.ndarray,
+    c: np.ndarray | None = None,
+    a_format: Format = E4M3,
+    b_format: Format = E4M3,
+    d_format: Format = F32,
+) -> np.ndarray:
+    """One step of wgmma: c + a @ b.T, as the hardware rounds it.
+
+    a_codes: [M, step], b_codes: [N, step], any strides: uint8 and 32 for E4M3 and E5M2, which may be mixed, or uint16
+    and 16 for BF16 and F16, which may not. c: [M, N] of d_format, None for zero. d_format: F32, or, but for BF16, F16.
+    Returns a new [M, N] of d_format. M and N are free, since each output depends on its own row and column alone.
+    """
+    step = _unit(a_format, b_format, d_format).step
+    if a_codes.shape[1:] != (step,) or b_codes.shape[1:] != (step,):
+        raise ValueError(f"a_codes are {a_codes.shape}, b_codes {b_codes.shape}; wanted [M, {step}] and [N, {step}]")
+    return chain(a_codes, b_codes, c, a_format, b_format, d_format)
 
 
 def wgmma_f32(
@@ -67,16 +92,8 @@ def wgmma_f32(
     a_format: Format = E4M3,
     b_format: Format = E4M3,
 ) -> np.ndarray:
-    """One step of wgmma with float32 accumulators: c + a @ b.T, as the hardware rounds it.
-
-    a_codes: [M, step], b_codes: [N, step], any strides: uint8 and 32 for E4M3 and E5M2, which may be mixed, or uint16
-    and 16 for BF16. c: float32 [M, N], None for zero. Returns a new float32 [M, N]. M and N are free, since each output
-    depends on its own row and column alone.
-    """
-    step = _unit(a_format, b_format).step
-    if a_codes.shape[1:] != (step,) or b_codes.shape[1:] != (step,):
-        raise ValueError(f"a_codes are {a_codes.shape}, b_codes {b_codes.shape}; wanted [M, {step}] and [N, {step}]")
-    return chain(a_codes, b_codes, c, a_format, b_format)
+    """`wgmma_step` with float32 accumulators."""
+    return wgmma_step(a_codes, b_codes, c, a_format, b_format)
 
 
 def chain(
@@ -85,13 +102,14 @@ def chain(
     c: np.ndarray | None = None,
     a_format: Format = E4M3,
     b_format: Format = E4M3,
+    d_format: Format = F32,
 ) -> np.ndarray:
     """c + a @ b.T by a chain of steps over all of K, ascending.
 
-    a_codes: [M, K], b_codes: [N, K], any K (zeros fill the last step); else as for `wgmma_f32`. Returns a new float32
-    [M, N].
+    a_codes: [M, K], b_codes: [N, K], any K (zeros fill the last step); else as for `wgmma_step`. Returns a new [M, N]
+    of d_format.
     """
-    unit = _unit(a_format, b_format)
+    unit = _unit(a_format, b_format, d_format)
     return _chain(unit, _operand(unit, a_codes, a_format), _operand(unit, b_codes, b_format), c)
 
 
@@ -129,20 +147,23 @@ def promoted_product(
     return promoted(product, a_codes, a_scales, b_codes, b_scales)
 
 
-def _unit(a_format: Format, b_format: Format) -> _Unit:
+def _unit(a_format: Format, b_format: Format, d_format: Format) -> _Unit:
     for name, format in (("a_format", a_format), ("b_format", b_format)):
-        if format not in (E4M3, E5M2, BF16):
-            raise ValueError(f"{name} is {format.name}; Hopper multiplies e4m3, e5m2 and bfloat16")
-    if (a_format is BF16) != (b_format is BF16):
-        raise ValueError(f"a_format is {a_format.name}, b_format {b_format.name}; two of the same width are wanted")
-    return _BF16 if a_format is BF16 else _FP8
+        if format not in (E4M3, E5M2, BF16, F16):
+            raise ValueError(f"{name} is {format.name}; Hopper multiplies e4m3, e5m2, bfloat16 and float16")
+    if a_format is not b_format and (a_format.bits, b_format.bits) != (8, 8):
+        raise ValueError(f"a_format is {a_format.name}, b_format {b_format.name}; two of fp8 or the same are wanted")
+    if d_format not in (F32, F16) or (a_format, d_format) == (BF16, F16):
+        wanted = "float32" if a_format is BF16 else "float32 or float16"
+        raise ValueError(f"d_format is {d_format.name}; {wanted} is wanted for {a_format.name}")
+    return _UNITS[a_format.bits, d_format]
 
 
 @cache
 def _exponents(format: Format) -> np.ndarray:
     """The exponent of each of a format's codes."""
-    unit = _unit(format, format)
-    fraction_bits, bias = {E4M3: (3, 7), E5M2: (2, 15), BF16: (7, 127)}[format]
+    unit = _unit(format, format, F32)
+    fraction_bits, bias = {E4M3: (3, 7), E5M2: (2, 15), BF16: (7, 127), F16: (10, 15)}[format]
     magnitudes = np.arange(1 << format.bits) & (1 << format.bits - 1) - 1
     exponents = np.maximum(magnitudes >> fraction_bits, 1) - bias
     exponents[magnitudes == 0] = unit.zero
@@ -171,7 +192,7 @@ def _chain(unit: _Unit, a: _Operand, b: _Operand, c: np.ndarray | None) -> np.nd
     columns = b.values.shape[1]
     if b.values.shape[0] != depth:
         raise ValueError(f"a has K = {depth}, b {b.values.shape[0]}; the same K is wanted")
-    total = np.zeros((rows, columns), np.float32) if c is None else np.array(c, np.float32)
+    total = np.zeros((rows, columns), unit.total.dtype) if c is None else np.array(c, unit.total.dtype)
     if total.shape != (rows, columns):
         raise ValueError(f"c is {total.shape}; wanted {(rows, columns)}")
     step = unit.step
@@ -198,30 +219,20 @@ def _special_step(
     """One step where NaN or infinity may take part: those outputs follow IEEE 754, the others are as ever."""
     with np.errstate(over="ignore", invalid="ignore"):
         ieee = (a[2] * b[2]).sum(axis=0, dtype=np.float64) + c
-        ordinary = unit.add(a, b, np.where(finite, c, np.float32(0)), scratch)
-        return canonical_nan(np.where(np.isfinite(ieee), ordinary, ieee.astype(np.float32)))
+        ordinary = unit.add(a, b, np.where(finite, c, c.dtype.type(0)), scratch)
+        return np.where(np.isfinite(ieee), ordinary, converted(ieee.astype(np.float32), unit.total))
 
 
 # One step on finite operands: values and exponents of a [step, m, 1] and b [step, 1, n], and c [m, n]
 
 
 def _add_fp8(a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, scratch: _Scratch) -> np.ndarray:
-    """Exact in float32: products have 8 significant bits, the truncated addends are integers that sum to less than
-    2^21."""
-    height, width = c.shape
-    products, sums = (buffer[:, :height, :width] for buffer in scratch)
-    exponents = np.add(a[1], b[1], out=sums).max(axis=0).astype(np.int32)
+    exponents = _largest(a, b, c.shape, scratch)
     alone = exponents < _NO_PRODUCT
     c_exponents = ((c.view(np.int32) >> 23) & 0xFF) - 127
     np.maximum(exponents, c_exponents, out=exponents)
-    np.maximum(exponents, _NO_PRODUCT, out=exponents)  # keeps both powers below in the range of normal numbers
-    to_integers = _power_of_two(_FP8_FRACTION_BITS - exponents)
-    np.multiply(a[0], b[0], out=products)
-    np.multiply(products, to_integers, out=products)
-    total = np.trunc(products, out=products).sum(axis=0)
-    total += np.trunc(c * to_integers)
-    with np.errstate(over="ignore"):
-        total *= _power_of_two(exponents - _FP8_FRACTION_BITS)
+    np.maximum(exponents, _NO_PRODUCT, out=exponents)  # keeps both powers of the sum in the range of normal numbers
+    total = _sum_fp8(a, b, c, exponents, scratch)
     if np.count_nonzero(alone):
         total = np.where(alone, c, total)
     total.view(np.int32)[...] &= -1 << (23 - _FP8_FRACTION_BITS)
@@ -229,21 +240,71 @@ def _add_fp8(a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, scratch: _
     return total
 
 
-def _add_bf16(a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, scratch: _Scratch) -> np.ndarray:
-    """Exact in float64: products have 16 significant bits, the truncated addends are integers that sum to less than
-    2^32."""
-    height, width = c.shape
-    products, sums = (buffer[:, :height, :width] for buffer in scratch)
-    exponents = np.add(a[1], b[1], out=sums).max(axis=0).astype(np.int32)
-    c_exponents = np.maximum((c.view(np.int32) >> 23) & 0xFF, 1) - 127
-    np.maximum(exponents, np.where(c == 0, _LEAST, c_exponents), out=exponents)
-    to_integers = np.ldexp(1.0, _BF16_FRACTION_BITS - exponents)
-    np.multiply(a[0], b[0], out=products)
+def _add_fp8_f16(a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, scratch: _Scratch) -> np.ndarray:
+    exponents = np.maximum(_largest(a, b, c.shape, scratch), _exponents_f16(c))
+    return _to_nearest_f16(_sum_fp8(a, b, c.astype(np.float32), exponents, scratch))
+
+
+def _sum_fp8(
+    a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, exponents: np.ndarray, scratch: _Scratch
+) -> np.ndarray:
+    """Exact in float32: products have 8 significant bits, the truncated addends are integers that sum to less than
+    2^21."""
+    products = _products(a, b, scratch)
+    to_integers = _power_of_two(_FP8_FRACTION_BITS - exponents)
     np.multiply(products, to_integers, out=products)
     total = np.trunc(products, out=products).sum(axis=0)
     total += np.trunc(c * to_integers)
-    total *= np.ldexp(1.0, exponents - _BF16_FRACTION_BITS)
-    return _toward_zero(total)
+    with np.errstate(over="ignore"):
+        total *= _power_of_two(exponents - _FP8_FRACTION_BITS)
+    return total
+
+
+def _add_half(a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, scratch: _Scratch) -> np.ndarray:
+    exponents = _largest(a, b, c.shape, scratch)
+    c_exponents = np.maximum((c.view(np.int32) >> 23) & 0xFF, 1) - 127
+    np.maximum(exponents, np.where(c == 0, _LEAST, c_exponents), out=exponents)
+    return _toward_zero(_sum_half(a, b, c, exponents, scratch))
+
+
+def _add_half_f16(a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, scratch: _Scratch) -> np.ndarray:
+    exponents = np.maximum(_largest(a, b, c.shape, scratch), _exponents_f16(c))
+    return _to_nearest_f16(_sum_half(a, b, c, exponents, scratch))
+
+
+def _sum_half(
+    a: list[np.ndarray], b: list[np.ndarray], c: np.ndarray, exponents: np.ndarray, scratch: _Scratch
+) -> np.ndarray:
+    """Exact in float64: products have 16 significant bits (float16: 22), the truncated addends are integers that sum to
+    less than 2^32."""
+    products = _products(a, b, scratch)
+    to_integers = np.ldexp(1.0, _HALF_FRACTION_BITS - exponents)
+    np.multiply(products, to_integers, out=products)
+    total = np.trunc(products, out=products).sum(axis=0)
+    total += np.trunc(c * to_integers)
+    total *= np.ldexp(1.0, exponents - _HALF_FRACTION_BITS)
+    return total
+
+
+def _largest(a: list[np.ndarray], b: list[np.ndarray], shape: tuple[int, ...], scratch: _Scratch) -> np.ndarray:
+    """The largest exponent of each output's products, int32."""
+    return np.add(a[1], b[1], out=scratch.exponents[:, : shape[0], : shape[1]]).max(axis=0).astype(np.int32)
+
+
+def _products(a: list[np.ndarray], b: list[np.ndarray], scratch: _Scratch) -> np.ndarray:
+    return np.multiply(a[0], b[0], out=scratch.products[:, : a[0].shape[1], : b[0].shape[2]])
+
+
+def _exponents_f16(c: np.ndarray) -> np.ndarray:
+    """The exponents of float16 accumulators."""
+    exponents = np.maximum((c.view(np.int16) >> 10) & 0x1F, 1).astype(np.int32) - 15
+    return np.where(c == 0, _LEAST_F16, exponents)
+
+
+def _to_nearest_f16(x: np.ndarray) -> np.ndarray:
+    """`x` as float16, to nearest even; 65520 and beyond as infinity, -0 as +0."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16) + np.float16(0)
 
 
 def _toward_zero(x: np.ndarray) -> np.ndarray:
@@ -256,8 +317,12 @@ def _toward_zero(x: np.ndarray) -> np.ndarray:
         return x.astype(np.float32) + np.float32(0)
 
 
-_FP8 = _Unit(STEP_BYTES, np.float32, np.int8, -64, _add_fp8)
-_BF16 = _Unit(STEP_BYTES // 2, np.float64, np.int16, -1024, _add_bf16)
+_UNITS = {
+    (8, F32): _Unit(STEP_BYTES, np.float32, np.int8, -64, F32, _add_fp8),
+    (8, F16): _Unit(STEP_BYTES, np.float32, np.int8, -64, F16, _add_fp8_f16),
+    (16, F32): _Unit(STEP_BYTES // 2, np.float64, np.int16, -1024, F32, _add_half),
+    (16, F16): _Unit(STEP_BYTES // 2, np.float64, np.int16, -1024, F16, _add_half_f16),
+}
 
 
 def _power_of_two(exponents: np.ndarray) -> np.ndarray:

@@ -13,10 +13,10 @@ import numpy as np
 from kingpost import formats
 from kingpost.arrays import View
 from kingpost.program import Launch, Program, TensorMap, pack
-from kingpost.registry import AnyProblem, Candidate, Device, Named, Operands
+from kingpost.registry import AnyProblem, Candidate, Case, Device, Named, Operands
 from kingpost.targets import portable_candidates
 from kingpost.targets.emulated_chip import EmulatedChip
-from kingpost.targets.nvidia import planner
+from kingpost.targets.nvidia import checks, planner
 from kingpost.targets.nvidia.arithmetic import block_product, chain_bf16
 from kingpost.targets.nvidia.chip import H200, Chip
 from kingpost.targets.nvidia.ptx import ptx
@@ -115,6 +115,9 @@ class EmulatedHopper(EmulatedChip):
 
     def candidates(self, problem: AnyProblem) -> Sequence[Candidate]:
         return _candidates(problem, H200)
+
+    def cases(self) -> Sequence[Case]:
+        return [*checks.cases(self), *super().cases()]
 
     def text(self, program: Program) -> str:
         return ptx(program)

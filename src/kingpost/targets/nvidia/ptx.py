@@ -137,6 +137,7 @@ class _Writer:
                 ")",
                 f".maxntid {32 * program.warps}, 1, 1",
                 ".minnctapersm 1",
+                *([f".reqnctapercluster {program.cluster}, 1, 1"] if program.cluster > 1 else []),
                 "{",
                 *self.names.declarations(),
                 *body,

@@ -5,7 +5,7 @@ The kernel writes every wait and every `s_nop` itself: nothing inserts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -13,7 +13,9 @@ import numpy as np
 
 from kingpost.emulate import ASYNCHRONOUS
 from kingpost.formats import fma32
-from kingpost.program import Instruction, Operand, Operation, Registers, f32, operation, u32, u64
+from kingpost.program import DELETE, Instruction, Operand, Operation, Registers, Weakening, f32, operation, u32, u64
+from kingpost.program.weakening import deleted, moved, with_fields
+from kingpost.targets.amd.harmless import nothing_in_flight
 from kingpost.targets.amd.isa.registers import place, want, want_range
 from kingpost.targets.amd.units.wait_counters import LARGEST, LDS, VECTOR, WaitCounters
 from kingpost.targets.amd.units.wait_states import WaitStates
@@ -39,20 +41,45 @@ def _waits_text(instruction: Instruction, names: Any) -> str:
     return f"s_waitcnt {' '.join(waits)}"
 
 
-@operation(_waits_text, name="s_waitcnt", check=_check_waits)
+def _forgotten(counter: str) -> Weakening:
+    """One counter of two no longer waited for."""
+
+    def instead(instruction: Instruction) -> Sequence[Instruction] | None:
+        both = None not in instruction.fields.values()
+        return with_fields(instruction, **{counter: None}) if both else None
+
+    return Weakening(f"no {counter} in", instead, nothing_in_flight)
+
+
+@operation(
+    _waits_text,
+    name="s_waitcnt",
+    check=_check_waits,
+    decides=(
+        deleted(nothing_in_flight),
+        *moved(VECTOR, 1, harmless=nothing_in_flight),
+        *moved(LDS, 1, harmless=nothing_in_flight),
+        _forgotten(VECTOR),
+        _forgotten(LDS),
+    ),
+)
 def s_waitcnt(warp: Any, *, vmcnt: int | None = None, lgkmcnt: int | None = None) -> Any:
     """Wait until at most `vmcnt` accesses to global memory and at most `lgkmcnt` to LDS are in flight."""
     given = {VECTOR: vmcnt, LDS: lgkmcnt}
     return warp.block.unit(WaitCounters).wait(warp, {name: left for name, left in given.items() if left is not None})
 
 
-@operation("s_barrier", converged=True)
+@operation("s_barrier", converged=True, decides=(DELETE,))
 def s_barrier(warp: Any) -> Any:
     """Wait for all waves of the block; memory in flight stays in flight."""
     return warp.block.barrier(warp, 0, warp.block.program.warps)
 
 
-@operation("s_nop {count}", check=lambda *, into, count: want_range("s_nop: count", count, 15))
+@operation(
+    "s_nop {count}",
+    check=lambda *, into, count: want_range("s_nop: count", count, 15),
+    decides=(DELETE, *moved("count", -1)),
+)
 def s_nop(warp: Any, *, count: int) -> None:
     """`count` + 1 wait states (and nothing else)."""
     warp.block.unit(WaitStates).idle(warp, count)

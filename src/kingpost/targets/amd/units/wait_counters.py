@@ -108,6 +108,7 @@ class WaitCounters:
         if (active % alignment).any():
             address = int(active[active % alignment != 0][0])
             warp.fail("misaligned", f"accesses {size} bytes at {address:#x}; a multiple of {alignment} is wanted")
+        self._memory(counter).count_conflicts(warp, active, size)
         entry = InFlight(target)
         self.queues.setdefault((warp.index, counter), []).append(entry)
 

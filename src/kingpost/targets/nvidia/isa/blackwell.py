@@ -8,7 +8,10 @@ import numpy as np
 
 from kingpost.emulate import ASYNCHRONOUS
 from kingpost.formats import BF16, E4M3, E5M2, F16, Format
-from kingpost.program import Instruction, Operation, Registers, Type, f32, operation, u32, u64
+from kingpost.program import DELETE, EVERY_LANE, Instruction, Operation, Registers, Type, f32, operation, u32, u64
+from kingpost.program.weakening import deleted, exchanged, moved, shifted
+from kingpost.targets.nvidia.harmless import nothing_taken, nothing_to_order
+from kingpost.targets.nvidia.isa.common import CHUNK, MBARRIER
 from kingpost.targets.nvidia.units.tcgen05 import Product, Scales, Tcgen05
 from kingpost.targets.nvidia.units.tensor_memory import COLUMNS, SMALLEST_ALLOCATION, TensorMemory
 
@@ -44,6 +47,7 @@ def tensor_allocate(warp: Any, slot: Any, *, columns: int) -> Any:
     reads={"address": u32},
     converged=True,
     check=_check_columns,
+    decides=(DELETE,),
 )
 def tensor_free(warp: Any, address: Any, *, columns: int) -> None:
     """Give columns back, once every access to them has been waited for; one warp."""
@@ -54,6 +58,7 @@ def tensor_free(warp: Any, address: Any, *, columns: int) -> None:
     "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;",
     name="tcgen05.relinquish_alloc_permit",
     converged=True,
+    decides=(deleted(nothing_taken),),
 )
 def tensor_relinquish(warp: Any) -> None:
     """This block allocates no more."""
@@ -131,25 +136,27 @@ def tensor_store(
     warp.block.unit(TensorMemory).store(warp, start, split, warp.instruction.reads[1], values.copy())
 
 
-@operation("tcgen05.wait::ld.sync.aligned;", name="tcgen05.wait::ld", converged=True)
+@operation("tcgen05.wait::ld.sync.aligned;", name="tcgen05.wait::ld", converged=True, decides=(DELETE,))
 def tensor_wait_load(warp: Any) -> Any:
     """Wait for all of this warp's loads."""
     return warp.block.unit(TensorMemory).wait(warp, "ld")
 
 
-@operation("tcgen05.wait::st.sync.aligned;", name="tcgen05.wait::st", converged=True)
+@operation("tcgen05.wait::st.sync.aligned;", name="tcgen05.wait::st", converged=True, decides=(DELETE,))
 def tensor_wait_store(warp: Any) -> Any:
     """Wait for all of this warp's stores."""
     return warp.block.unit(TensorMemory).wait(warp, "st")
 
 
-@operation("tcgen05.fence::before_thread_sync;", name="tcgen05.fence::before_thread_sync")
+@operation(
+    "tcgen05.fence::before_thread_sync;", name="tcgen05.fence::before_thread_sync", decides=(deleted(nothing_to_order),)
+)
 def tensor_fence_before(warp: Any) -> None:
     """Order this thread's tcgen05 instructions so far before what synchronises with other threads."""
     warp.block.unit(TensorMemory).fence_before(warp)
 
 
-@operation("tcgen05.fence::after_thread_sync;", name="tcgen05.fence::after_thread_sync")
+@operation("tcgen05.fence::after_thread_sync;", name="tcgen05.fence::after_thread_sync", decides=(DELETE,))
 def tensor_fence_after(warp: Any) -> None:
     """Order this thread's tcgen05 instructions that follow after what it has synchronised with."""
     warp.block.unit(TensorMemory).fence_after(warp)
@@ -171,7 +178,14 @@ def _descriptor_text(instruction: Instruction, name: Any) -> str:
     )
 
 
-@operation(_descriptor_text, name="shared_descriptor", reads={"address": u32}, writes={"d": u64}, uses={"issue": 2.0})
+@operation(
+    _descriptor_text,
+    name="shared_descriptor",
+    reads={"address": u32},
+    writes={"d": u64},
+    uses={"issue": 2.0},
+    decides=(*moved("offset", CHUNK), *moved("stride", CHUNK), *exchanged("swizzle", _SWIZZLE_CODES)),
+)
 def shared_descriptor(warp: Any, address: Any, *, offset: int = 0, stride: int = 1024, swizzle: int = 128) -> Any:
     """The descriptor of a K-major matrix in shared memory at `address` + `offset` (bytes).
 
@@ -186,6 +200,7 @@ def shared_descriptor(warp: Any, address: Any, *, offset: int = 0, stride: int =
     name="tcgen05.cp",
     reads={"address": u32, "source": u64},
     uses={"issue": 1.0, "tensor shared bytes": 512.0},
+    decides=(EVERY_LANE,),
 )
 def tensor_copy_scales(warp: Any, address: Any, source: Any) -> None:
     """512 bytes of scales to four columns: byte 16 (r mod 32) + 4 (r / 32) + i is byte i of row r's cell.
@@ -199,6 +214,7 @@ def tensor_copy_scales(warp: Any, address: Any, source: Any) -> None:
     "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [{barrier}];",
     name="tcgen05.commit",
     reads={"barrier": u32},
+    decides=(DELETE, EVERY_LANE, shifted("barrier", MBARRIER)),
 )
 def tensor_commit(warp: Any, barrier: Any) -> None:
     """Arrive once at an mbarrier when all that this thread has issued to the tensor core is done."""
@@ -285,7 +301,14 @@ def _mma_uses(instruction: Instruction) -> dict[str, float]:
 _MMA_OPERANDS = {"d": u32, "a": u64, "b": u64, "accumulate": u32}
 
 
-@operation(_mma_text("kind::f16"), name="tcgen05.mma.kind::f16", reads=_MMA_OPERANDS, check=_check_f16, uses=_mma_uses)
+@operation(
+    _mma_text("kind::f16"),
+    name="tcgen05.mma.kind::f16",
+    reads=_MMA_OPERANDS,
+    check=_check_f16,
+    uses=_mma_uses,
+    decides=(EVERY_LANE,),
+)
 def mma_f16(
     warp: Any, d: Any, a: Any, b: Any, accumulate: Any, *, m: int, n: int, a_format: Format, b_format: Format
 ) -> None:
@@ -302,6 +325,7 @@ def mma_f16(
     reads=_MMA_OPERANDS | {"disabled": u32},
     check=_check_f16_masked,
     uses=_mma_uses,
+    decides=(EVERY_LANE,),
 )
 def mma_f16_masked(
     warp: Any, d: Any, a: Any, b: Any, accumulate: Any, disabled: Any, *, m: int, n: int, a_format: Format,
@@ -314,7 +338,12 @@ def mma_f16_masked(
 
 
 @operation(
-    _mma_text("kind::f8f6f4"), name="tcgen05.mma.kind::f8f6f4", reads=_MMA_OPERANDS, check=_check_f8, uses=_mma_uses
+    _mma_text("kind::f8f6f4"),
+    name="tcgen05.mma.kind::f8f6f4",
+    reads=_MMA_OPERANDS,
+    check=_check_f8,
+    uses=_mma_uses,
+    decides=(EVERY_LANE,),
 )
 def mma_f8(
     warp: Any, d: Any, a: Any, b: Any, accumulate: Any, *, m: int, n: int, a_format: Format = E4M3,
@@ -330,6 +359,7 @@ def mma_f8(
     reads=_MMA_OPERANDS | {"scales_a": u32, "scales_b": u32},
     check=_check_mxf8,
     uses=_mma_uses,
+    decides=(EVERY_LANE,),
 )
 def mma_mxf8(
     warp: Any, d: Any, a: Any, b: Any, accumulate: Any, scales_a: Any, scales_b: Any, *, n: int, a_scale: int,

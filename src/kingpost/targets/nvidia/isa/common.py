@@ -8,11 +8,27 @@ import numpy as np
 
 from kingpost.emulate import GENERIC
 from kingpost.formats import F16, canonical_nan, converted
-from kingpost.program import Instruction, Operand, Registers, TensorMapType, f32, operation, pred, u32
+from kingpost.program import (
+    DELETE,
+    EVERY_LANE,
+    Instruction,
+    Operand,
+    Registers,
+    TensorMapType,
+    f32,
+    operation,
+    pred,
+    u32,
+)
+from kingpost.program.weakening import flipped, moved, shifted
+from kingpost.targets.nvidia.harmless import WARP, own_barrier
 from kingpost.targets.nvidia.units.bulk_copy import BulkCopies
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
 from kingpost.targets.nvidia.units.planes import INITIALISED
 from kingpost.targets.nvidia.units.thread_copy import ThreadCopies
+
+MBARRIER = 8  # bytes: where an mbarrier's neighbour is
+CHUNK = 16  # bytes, that asynchronous copies count in
 
 # Threads and barriers
 
@@ -23,19 +39,23 @@ def elect(warp: Any) -> Any:
     return warp.lanes == 0
 
 
-@operation("bar.sync {barrier}, {threads};", converged=True)
+@operation(
+    "bar.sync {barrier}, {threads};",
+    converged=True,
+    decides=(DELETE, shifted("barrier", 1, own_barrier), *moved("threads", WARP, -WARP)),
+)
 def named_barrier(warp: Any, barrier: Any, *, threads: int) -> Any:
     """Wait until `threads` threads of the block have come to barrier 1 to 15 (0 is the whole block's)."""
-    return warp.block.barrier(warp, _one(warp, barrier), threads // 32)
+    return warp.block.barrier(warp, number_of(warp, barrier), threads // 32)
 
 
-@operation("fence.proxy.async.shared::cta;")
+@operation("fence.proxy.async.shared::cta;", decides=(DELETE,))
 def fence_proxy_async(warp: Any) -> None:
     """Make this thread's writes to shared memory visible to asynchronous copies and products."""
     warp.clock.fence()
 
 
-@operation("fence.mbarrier_init.release.cluster;")
+@operation("fence.mbarrier_init.release.cluster;", decides=(DELETE,))
 def fence_mbarrier_init(warp: Any) -> None:
     """Make this thread's mbarrier initialisations visible to asynchronous copies."""
     warp.clock.vouch(INITIALISED)
@@ -44,41 +64,50 @@ def fence_mbarrier_init(warp: Any) -> None:
 # mbarriers
 
 
-@operation("mbarrier.init.shared::cta.b64 [{address}], {count};")
+@operation(
+    "mbarrier.init.shared::cta.b64 [{address}], {count};",
+    decides=(DELETE, EVERY_LANE, *moved("count", 1, -1), shifted("address", MBARRIER)),
+)
 def mbarrier_init(warp: Any, address: Any, *, count: int) -> None:
-    warp.block.unit(Mbarriers).initialise(warp, _address(warp, address), count)
+    warp.block.unit(Mbarriers).initialise(warp, address_of(warp, address), count)
 
 
-@operation("mbarrier.inval.shared::cta.b64 [{address}];")
+@operation("mbarrier.inval.shared::cta.b64 [{address}];", decides=(DELETE, EVERY_LANE, shifted("address", MBARRIER)))
 def mbarrier_invalidate(warp: Any, address: Any) -> None:
     """Be done with an mbarrier, so that its memory may be used anew."""
-    warp.block.unit(Mbarriers).invalidate(warp, _address(warp, address))
+    warp.block.unit(Mbarriers).invalidate(warp, address_of(warp, address))
 
 
-@operation("mbarrier.arrive.shared::cta.b64 _, [{address}];")
+@operation(
+    "mbarrier.arrive.shared::cta.b64 _, [{address}];", decides=(DELETE, EVERY_LANE, shifted("address", MBARRIER))
+)
 def mbarrier_arrive(warp: Any, address: Any) -> None:
     """One arrival a lane."""
-    warp.block.unit(Mbarriers).arrive(warp, _address(warp, address), int(warp.active.sum()))
+    warp.block.unit(Mbarriers).arrive(warp, address_of(warp, address), int(warp.active.sum()))
 
 
-@operation("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};")
+@operation(
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};",
+    decides=(DELETE, EVERY_LANE, *moved("bytes", CHUNK, -CHUNK), shifted("address", MBARRIER)),
+)
 def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
     """Expect `bytes` of asynchronous copies in this phase, then arrive; each lane."""
     lanes = int(warp.active.sum())
-    warp.block.unit(Mbarriers).arrive(warp, _address(warp, address), lanes, bytes * lanes)
+    warp.block.unit(Mbarriers).arrive(warp, address_of(warp, address), lanes, bytes * lanes)
 
 
 @operation(
     "{{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [{address}], {parity}; "
     "@done bra finished; bra again; finished: }}",
     name="mbarrier.try_wait.parity",
+    decides=(DELETE, flipped("parity"), shifted("address", MBARRIER)),
 )
 def mbarrier_wait(warp: Any, address: Any, parity: Any) -> Any:
     """Wait until the phase of this parity has completed."""
-    return warp.block.unit(Mbarriers).wait(warp, _address(warp, address), _one(warp, parity))
+    return warp.block.unit(Mbarriers).wait(warp, address_of(warp, address), number_of(warp, parity))
 
 
-def _address(warp: Any, address: Any) -> int:
+def address_of(warp: Any, address: Any) -> int:
     """A shared address that must be the same in all active lanes."""
     lanes = np.broadcast_to(address, 32)[warp.active]
     if not (lanes == lanes[0]).all():
@@ -86,14 +115,15 @@ def _address(warp: Any, address: Any) -> int:
     return int(lanes[0])
 
 
-def _one(warp: Any, value: Any) -> int:
+def number_of(warp: Any, value: Any) -> int:
+    """The value of the first active lane."""
     return int(np.broadcast_to(value, 32)[warp.active.argmax()])
 
 
 # Bulk tensor copies; coordinates are elements, outermost dimension first
 
 
-def _copied(instruction: Instruction) -> dict[str, float]:
+def uses_of_copy(instruction: Instruction) -> dict[str, float]:
     type: TensorMapType = instruction.fields["type"]
     return {"issue": 1.0, "bulk copy bytes": float(type.bytes)}
 
@@ -101,65 +131,75 @@ def _copied(instruction: Instruction) -> dict[str, float]:
 @operation(
     "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
     "[{destination}], [{map}, {{{column}, {row}}}], [{barrier}];",
-    uses=_copied,
+    uses=uses_of_copy,
+    decides=(EVERY_LANE, shifted("barrier", MBARRIER)),
 )
 def bulk_load_2d(
     warp: Any, destination: Any, map: Any, row: Any, column: Any, barrier: Any, *, type: TensorMapType
 ) -> None:
-    origin = _one(warp, row), _one(warp, column)
+    origin = number_of(warp, row), number_of(warp, column)
     copies = warp.block.unit(BulkCopies)
-    copies.load(warp, _address(warp, destination), _one(warp, map), origin, _address(warp, barrier))
+    copies.load(warp, address_of(warp, destination), number_of(warp, map), origin, address_of(warp, barrier))
 
 
 @operation(
-    "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [{map}, {{{column}, {row}}}], [{source}];", uses=_copied
+    "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [{map}, {{{column}, {row}}}], [{source}];",
+    uses=uses_of_copy,
+    decides=(EVERY_LANE,),
 )
 def bulk_store_2d(warp: Any, map: Any, row: Any, column: Any, source: Any, *, type: TensorMapType) -> None:
-    origin = _one(warp, row), _one(warp, column)
-    warp.block.unit(BulkCopies).store(warp, _one(warp, map), origin, _address(warp, source))
+    origin = number_of(warp, row), number_of(warp, column)
+    warp.block.unit(BulkCopies).store(warp, number_of(warp, map), origin, address_of(warp, source))
 
 
 @operation(
     "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
     "[{destination}], [{map}, {{{column}, {row}, {plane}}}], [{barrier}];",
-    uses=_copied,
+    uses=uses_of_copy,
+    decides=(EVERY_LANE, shifted("barrier", MBARRIER)),
 )
 def bulk_load_3d(
     warp: Any, destination: Any, map: Any, plane: Any, row: Any, column: Any, barrier: Any, *, type: TensorMapType
 ) -> None:
-    origin = _one(warp, plane), _one(warp, row), _one(warp, column)
+    origin = number_of(warp, plane), number_of(warp, row), number_of(warp, column)
     copies = warp.block.unit(BulkCopies)
-    copies.load(warp, _address(warp, destination), _one(warp, map), origin, _address(warp, barrier))
+    copies.load(warp, address_of(warp, destination), number_of(warp, map), origin, address_of(warp, barrier))
 
 
 @operation(
     "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [{map}, {{{column}, {row}, {plane}}}], [{source}];",
-    uses=_copied,
+    uses=uses_of_copy,
+    decides=(EVERY_LANE,),
 )
 def bulk_store_3d(warp: Any, map: Any, plane: Any, row: Any, column: Any, source: Any, *, type: TensorMapType) -> None:
-    origin = _one(warp, plane), _one(warp, row), _one(warp, column)
-    warp.block.unit(BulkCopies).store(warp, _one(warp, map), origin, _address(warp, source))
+    origin = number_of(warp, plane), number_of(warp, row), number_of(warp, column)
+    warp.block.unit(BulkCopies).store(warp, number_of(warp, map), origin, address_of(warp, source))
 
 
 @operation(
     "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
     "[{map}, {{{column}, {row}, {plane}}}], [{source}];",
-    uses=_copied,
+    uses=uses_of_copy,
+    decides=(EVERY_LANE,),
 )
 def bulk_reduce_add_3d(
     warp: Any, map: Any, plane: Any, row: Any, column: Any, source: Any, *, type: TensorMapType
 ) -> None:
     """Add a box to the tensor, float32, each element rounded once."""
-    origin = _one(warp, plane), _one(warp, row), _one(warp, column)
-    warp.block.unit(BulkCopies).store(warp, _one(warp, map), origin, _address(warp, source), add=True)
+    origin = number_of(warp, plane), number_of(warp, row), number_of(warp, column)
+    warp.block.unit(BulkCopies).store(warp, number_of(warp, map), origin, address_of(warp, source), add=True)
 
 
-@operation("cp.async.bulk.commit_group;")
+@operation("cp.async.bulk.commit_group;", decides=(DELETE,))
 def bulk_commit(warp: Any) -> None:
     warp.block.unit(BulkCopies).commit(warp)
 
 
-@operation("cp.async.bulk.wait_group.read {groups};", name="cp.async.bulk.wait_group.read")
+@operation(
+    "cp.async.bulk.wait_group.read {groups};",
+    name="cp.async.bulk.wait_group.read",
+    decides=(DELETE, *moved("groups", 1)),
+)
 def bulk_wait_read(warp: Any, *, groups: int) -> Any:
     """Wait until at most `groups` of this thread's groups of stores have still to read shared memory."""
     return warp.block.unit(BulkCopies).wait(warp, groups, reads_only=True)
@@ -183,10 +223,12 @@ def copy_async_4(warp: Any, destination: Any, source: Any) -> None:
     lanes.copy(warp, warp.broadcast(destination), warp.broadcast(source), 4)
 
 
-@operation("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{address}];")
+@operation(
+    "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{address}];", decides=(DELETE, shifted("address", MBARRIER))
+)
 def copy_async_arrive(warp: Any, address: Any) -> None:
     """Arrive once a lane at an mbarrier, when the lane's asynchronous copies so far are done."""
-    warp.block.unit(ThreadCopies).arrive(warp, _address(warp, address))
+    warp.block.unit(ThreadCopies).arrive(warp, address_of(warp, address))
 
 
 # Between the lanes of a warp
@@ -308,6 +350,7 @@ def stmatrix(warp: Any, address: Any, values: Any, *, offset: int = 0, transpose
     if (rows % 16).any():
         warp.fail("misaligned", "stmatrix to a row address that is no multiple of 16")
     bytes = np.ascontiguousarray(matrices).view(np.uint8).reshape(len(rows), 16)
+    warp.block.shared.count_conflicts(warp, rows, 16)
     warp.block.shared.write(rows[:, None] + np.arange(16), bytes, warp, GENERIC)
 
 

@@ -60,13 +60,13 @@ class Finisher:
     def __call__(
         self, total: Registers, plane_d: Operand, plane_b: Operand, row: Register, end: Register, column: Register
     ) -> None:
-        """Finish an accumulator whose first element stands at (row, column) of d's plane. Rows from `end` on get
-        the c of the last one before, columns past the result's nothing."""
+        """Finish an accumulator whose first element stands at (row, column) of d's plane. Rows from `end` on get any c
+        of the warp's own rows, or none, and columns past the result's nothing."""
         k, finish = self.k, self.finish
         if finish.alpha:
             k.emit_portable("mul", total, self.alpha, into=total)
         if finish.loads_c:
-            with k.when(column < self.columns):  # always: a branch keeps the loads of bias from those of c
+            with k.when(row + k.warp % WARPS * 16 < end):  # else others may be storing what c's last row holds
                 self._add_c(total, plane_d, row, end, column)
         if finish.bias is not None:
             self._add_bias(total, plane_b, column)

@@ -6,7 +6,7 @@ applies to absolute shared addresses (PTX ISA, "Tensors" and "cp.async.bulk.tens
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,7 @@ from kingpost.emulate.memory import IN_FLIGHT
 from kingpost.emulate.order import Knowledge
 from kingpost.formats import canonical_nan
 from kingpost.program import TensorMap, swizzle
+from kingpost.targets.nvidia.units.clusters import peer
 from kingpost.targets.nvidia.units.mbarrier import Mbarriers
 
 
@@ -42,19 +43,32 @@ class BulkCopies:
         self.block = block
         self.groups: dict[tuple[int, int], _Groups] = {}
 
-    def load(self, warp: Warp, destination: int, map_address: int, origin: tuple[int, ...], barrier: int) -> None:
-        """Copy the box at `origin` (elements, outermost first) to `destination`; then count its bytes on `barrier`."""
+    def load(
+        self,
+        warp: Warp,
+        destination: int,
+        map_address: int,
+        origin: tuple[int, ...],
+        barrier: int,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        """Copy the box at `origin` (elements, outermost first) to `destination`; then count its bytes on `barrier`.
+
+        ranks: of the blocks of the cluster that get it, at these addresses; None: the warp's own alone.
+        """
         tensor, bytes = self._map(warp, map_address, destination)
-        barriers = self.block.unit(Mbarriers)
-        barriers.engine_state(warp, barrier)
         addresses = _box_addresses(tensor, destination)
-        self.block.shared.mark(addresses, IN_FLIGHT, warp)
+        for block in [self.block] if ranks is None else [peer(warp, self.block, rank) for rank in ranks]:
+            block.unit(Mbarriers).engine_state(warp, barrier)
+            block.shared.mark(addresses, IN_FLIGHT, warp)
 
-        def perform(action: Action) -> None:
-            self.block.shared.write(addresses, self._read_box(tensor, origin, action), action, ASYNC)
-            barriers.complete(action, barrier, bytes)
+            def perform(action: Action, to: Block = block) -> None:
+                if to is not self.block:
+                    to.visit(action)
+                to.shared.write(addresses, self._read_box(tensor, origin, action), action, ASYNC)
+                to.unit(Mbarriers).complete(action, barrier, bytes)
 
-        self._submit(warp, f"bulk load into {self.block.shared.describe(destination)}", perform)
+            self._submit(warp, f"bulk load into {block.shared.describe(destination)}", perform)
 
     def store(self, warp: Warp, map_address: int, origin: tuple[int, ...], source: int, add: bool = False) -> None:
         """Copy a box from `source` to the tensor at `origin` (elements, outermost first), in the open group; or add it,

@@ -55,12 +55,16 @@ class Mbarriers:
         event = self.block.shared.note_write(bytes, warp)
         self.states[address] = State(count, count, (warp.clock.column, event, warp.name, warp.source))
         self.block.shared.mark(bytes, OBJECT, warp)
+        if self.block.recorder:
+            self.block.recorder.initialise(warp, address, count)
 
     def invalidate(self, warp: Warp, address: int) -> None:
         """Make the barrier ordinary memory again."""
         self.state(warp, address)
         del self.states[address]
         bytes = np.arange(address, address + 8)
+        if self.block.recorder:
+            self.block.recorder.invalidate(warp, address)
         start = address - self.block.shared.base
         self.block.shared.bytes.state[start : start + 8] = UNWRITTEN
         self.block.shared.note_write(bytes, warp)
@@ -93,6 +97,8 @@ class Mbarriers:
     def arrive(self, agent: Warp | Action, address: int, arrivals: int, expect: int = 0) -> None:
         """`arrivals` arrivals, after expecting `expect` more bytes in the current phase."""
         state = self.state(agent, address)
+        if self.block.recorder:
+            self.block.recorder.arrive(agent, address, arrivals, expect)
         state.bytes += expect
         if arrivals > state.pending:
             agent.fail(
@@ -103,12 +109,16 @@ class Mbarriers:
 
     def complete(self, action: Action, address: int, bytes: int) -> None:
         state = self.engine_state(action, address)
+        if self.block.recorder:
+            self.block.recorder.complete(action, address, bytes)
         state.bytes -= bytes
         self._settle(action, address, state)
 
     def wait(self, warp: Warp, address: int, parity: int) -> Wait:
         """Until the phase of the given parity has completed; on a fresh barrier parity 1 passes at once."""
         state = self.state(warp, address)
+        if self.block.recorder:
+            self.block.recorder.wait(warp, address, parity)
         waiter = _Waiter(warp.name, warp.source, warp.clock.column)
         awaited = state.phase if state.phase & 1 == parity else state.phase - 1
         state.waiters.setdefault(awaited, []).append(waiter)

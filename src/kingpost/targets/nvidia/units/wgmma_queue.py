@@ -9,25 +9,38 @@ import numpy as np
 
 from kingpost.emulate import ASYNC, Action, Block, Wait, Warp
 from kingpost.emulate.order import Knowledge
-from kingpost.formats import Format
+from kingpost.formats import F16, F32, Format
 from kingpost.program import Registers, Source, swizzle
-from kingpost.targets.nvidia.arithmetic import wgmma_f32
+from kingpost.program.registers import Storage
+from kingpost.targets.nvidia.arithmetic import wgmma_step
 
 WARPS = 4  # in a warpgroup
 
 
 @dataclass(frozen=True)
 class Product:
-    """d[64, n] = a[64, step] b[n, step]^T (+ d): shared-memory descriptors, formats and majors of a wgmma."""
+    """d[64, n] = a[64, step] b[n, step]^T (+ d): shared-memory descriptors, formats and majors of a wgmma.
+
+    a: None where each warp brings its rows in registers.
+    """
 
     n: int
-    a: int
+    a: int | None
     b: int
     accumulate: bool
     a_format: Format
     b_format: Format
     a_major: str = "k"
     b_major: str = "k"
+    d_format: Format = F32
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A warp's 16 rows of a: the four registers that hold them, and what they held when the product was issued."""
+
+    registers: Registers
+    values: np.ndarray  # uint32 [4, 32]
 
 
 @dataclass(eq=False)
@@ -35,8 +48,13 @@ class _Entry:
     product: Product
     source: Source | None
     parts: dict[int, tuple[Warp, Registers]] = field(default_factory=dict)  # by warp of the warpgroup
+    rows: dict[int, Rows] = field(default_factory=dict)
     issuers: dict[int, Knowledge] = field(default_factory=dict)  # what each warp knew when it issued its part
     done: dict[int, Knowledge] = field(default_factory=dict)  # by warp whose rows are there: what its wait teaches
+
+    def held(self, part: int) -> list[Registers]:
+        """The registers of one warp that the product reads or writes."""
+        return [self.parts[part][1], *([self.rows[part].registers] if part in self.rows else [])]
 
 
 @dataclass
@@ -56,7 +74,7 @@ class WgmmaQueues:
         self.groups: dict[int, _Groups] = {}
         self.fences: dict[int, int] = {}  # the number of each warp's last wgmma.fence among its instructions
 
-    def issue(self, warp: Warp, product: Product, accumulator: Registers) -> None:
+    def issue(self, warp: Warp, product: Product, accumulator: Registers, rows: Rows | None = None) -> None:
         """One warp's part of a product, its 16 rows: it starts when all four warps of the warpgroup have issued it, and
         ends on its own, so that a warp's wait tells nothing of what the other three still read."""
         group = warp.index // WARPS
@@ -69,12 +87,18 @@ class WgmmaQueues:
         if entry.product != product:
             warp.fail("wgmma", f"issues {product} where another warp of its warpgroup issued {entry.product}")
         if not self._chained(warp, accumulator):
-            self._refuse_unfenced(warp, accumulator)
+            self._refuse_unfenced(warp, accumulator, warp.touched)
             if product.accumulate:
                 warp.read(accumulator)  # the products start from registers that must hold something
-        warp.lock(accumulator, "a wgmma in flight")
         entry.parts[part] = (warp, accumulator)
+        if rows is not None:
+            self._refuse_unfenced(warp, rows.registers, warp.written)
+            entry.rows[part] = rows
+        for registers in entry.held(part):
+            warp.lock(registers, "a wgmma in flight")
         entry.issuers[part] = warp.clock.release()
+        if self.block.recorder:
+            self.block.recorder.start_part(warp, entry)
         self.groups.setdefault(warp.index, _Groups()).open.append(entry)
         if len(entry.parts) == WARPS:
             waiting.remove(entry)
@@ -95,10 +119,10 @@ class WgmmaQueues:
         """wgmma.fence: the warp's accesses to registers so far come before the products that follow."""
         self.fences[warp.index] = warp.issued
 
-    def _refuse_unfenced(self, warp: Warp, accumulator: Registers) -> None:
-        fenced, touched = self.fences.get(warp.index, 0), warp.touched.get(accumulator.storage, 0)
-        if touched >= fenced:
-            warp.fail("wgmma", f"multiplies into {accumulator!r}, which other instructions have used since the last "
+    def _refuse_unfenced(self, warp: Warp, registers: Registers, used: dict[Storage, int]) -> None:
+        """used: the number of the instruction that last did to registers what must not follow the last fence."""
+        if used.get(registers.storage, 0) >= self.fences.get(warp.index, 0):
+            warp.fail("wgmma", f"multiplies with {registers!r}, which other instructions have used since the last "
                       "wgmma.fence")  # fmt: skip
 
     def commit(self, warp: Warp) -> None:
@@ -112,6 +136,8 @@ class WgmmaQueues:
         cut = len(groups.committed) - left
         waited = [entry for group in groups.committed[: max(cut, 0)] for entry in group]
         own = warp.index % WARPS
+        if self.block.recorder:
+            self.block.recorder.await_parts(warp, waited, WARPS)
 
         def passed() -> None:
             self._release(warp, groups, waited)
@@ -129,21 +155,24 @@ class WgmmaQueues:
         groups.committed = [g for g in groups.committed if not all(e in waited for e in g)]
         held = [e for g in [*groups.committed, groups.open] for e in g]
         own = warp.index % WARPS
-        still = {(id(e.parts[own][1].storage), index) for e in held for index in e.parts[own][1].indices}
-        for entry in waited:
-            storage, indices = entry.parts[own][1].storage, entry.parts[own][1].indices
+        still = {(id(r.storage), index) for e in held for r in e.held(own) for index in r.indices}
+        for registers in (r for entry in waited for r in entry.held(own)):
+            storage, indices = registers.storage, registers.indices
             warp.unlock(Registers(storage, tuple(i for i in indices if (id(storage), i) not in still)))
 
     def _perform(self, action: Action, entry: _Entry, part: int) -> None:
         product, (warp, accumulator) = entry.product, entry.parts[part]
-        rows = operand_addresses(product.a, 64, product.a_major)[16 * part : 16 * part + 16]
-        a, b = (
-            self.block.shared.read(addresses, action, ASYNC).view(f"u{product.a_format.itemsize}")
-            for addresses in (rows, operand_addresses(product.b, product.n, product.b_major))
-        )
+        if product.a is None:
+            a = _row_bytes(entry.rows[part].values)
+        else:
+            rows = operand_addresses(product.a, 64, product.a_major)[16 * part : 16 * part + 16]
+            a = self.block.shared.read(rows, action, ASYNC)
+        b = self.block.shared.read(operand_addresses(product.b, product.n, product.b_major), action, ASYNC)
+        a, b = (x.view(f"u{product.a_format.itemsize}") for x in (a, b))
         held = warp.values[accumulator.storage][list(accumulator.indices)] if product.accumulate else None
-        d = wgmma_f32(a, b, None if held is None else _matrix(held), product.a_format, product.b_format)
-        warp.deliver(accumulator, _fragment(d), np.ones(32, bool))
+        c = None if held is None else _matrix(_unpacked(held, product.d_format))
+        d = wgmma_step(a, b, c, product.a_format, product.b_format, product.d_format)
+        warp.deliver(accumulator, _packed(_fragment(d), product.d_format), np.ones(32, bool))
         entry.done[part] = action.clock.release()
 
 
@@ -178,10 +207,35 @@ def operand_addresses(descriptor: int, rows: int, major: str = "k") -> np.ndarra
     return swizzle(start + line // 8 * stride + line % 8 * span + along // span * leading + along % span, span)
 
 
-def _fragment(rows: np.ndarray) -> np.ndarray:
-    """A warp's accumulator registers [n/2, 32] from its 16 rows [16, n].
+def _row_bytes(fragment: np.ndarray) -> np.ndarray:
+    """A warp's 16 rows of a, bytes [16, 32], from its registers, uint32 [4, 32].
 
-    Register i of lane t holds row t/4 + 8 (i/2 mod 2), column 8 (i/4) + 2 (t mod 4) + i mod 2
+    Byte i of register r of lane t is row t/4 + 8 (r mod 2), byte 16 (r/2) + 4 (t mod 4) + i of K, for elements of 8 and
+    of 16 bits alike (PTX ISA, "wgmma.mma_async: register fragments").
+    """
+    parts = np.ascontiguousarray(fragment).view(np.uint8).reshape(2, 2, 8, 4, 4)  # r / 2, r % 2, lane / 4, lane % 4, i
+    return parts.transpose(1, 2, 0, 3, 4).reshape(16, 32)
+
+
+def _unpacked(registers: np.ndarray, d_format: Format) -> np.ndarray:
+    """Accumulators [n/2, 32] from registers: a float32 each, or two float16, the first in the low half."""
+    if d_format is not F16:
+        return registers
+    return np.stack([registers & 0xFFFF, registers >> 16], axis=1).astype(np.uint16).view(np.float16).reshape(-1, 32)
+
+
+def _packed(fragment: np.ndarray, d_format: Format) -> np.ndarray:
+    """Registers from accumulators [n/2, 32]."""
+    if d_format is not F16:
+        return fragment
+    halves = fragment.view(np.uint16).astype(np.uint32)
+    return halves[::2] | halves[1::2] << np.uint32(16)
+
+
+def _fragment(rows: np.ndarray) -> np.ndarray:
+    """A warp's accumulators [n/2, 32] from its 16 rows [16, n].
+
+    Accumulator i of lane t is row t/4 + 8 (i/2 mod 2), column 8 (i/4) + 2 (t mod 4) + i mod 2
     (PTX ISA, "wgmma.mma_async: register fragments").
     """
     n = rows.shape[1]
@@ -190,6 +244,6 @@ def _fragment(rows: np.ndarray) -> np.ndarray:
 
 
 def _matrix(fragment: np.ndarray) -> np.ndarray:
-    """A warp's 16 rows [16, n] from its registers [n/2, 32]."""
+    """A warp's 16 rows [16, n] from its accumulators [n/2, 32]."""
     n = fragment.shape[0] * 2
     return fragment.reshape(n // 8, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(16, n)
