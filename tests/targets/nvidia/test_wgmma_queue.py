@@ -267,6 +267,7 @@ def test_a_product_in_some_lanes() -> None:
 def test_a_warp_that_does_not_take_part() -> None:
     def work(k: Builder, operands: Operands, warp: Register, total: Registers) -> None:
         k.set(total, 0.0)
+        wgmma_fence(k)
         with k.when(warp < 3):
             operands.product(total)
             wgmma_commit(k)
