@@ -16,6 +16,7 @@ from kingpost.program import Builder, Operand, Register, u32, u64
 from kingpost.registry import Operands
 from kingpost.targets.nvidia.isa.common import (
     ballot,
+    elect,
     find_first_set,
     mbarrier_arrive,
     population_count,
@@ -167,7 +168,7 @@ class GroupedWork:
         words = k.array(u32, WORDS, "message")
         for word, value in zip(words, vars(message).values()):
             k.set(word, value)
-        with producer.fill() as (slot, full), k.mask(k.lane == 0):
+        with producer.fill() as (slot, full), k.mask(elect(k)):  # one lane, once all have waited
             at = self.messages.at(slot)
             k.store_vector(at, words[:4])
             k.store_vector(at, words[4:], offset=16)
@@ -182,7 +183,7 @@ class GroupedWork:
             at = self.messages.at(messages.slot)
             words = [word for offset in (0, 16) for word in k.load_vector(u32, at, 4, offset=offset)]
             message, read = Message(*words), messages.turn()
-            with nullcontext() if one_thread else k.mask(k.lane == 0):
+            with nullcontext() if one_thread else k.mask(elect(k)):  # one lane, once all have read
                 mbarrier_arrive(k, read)
             self.extend(stop, message)
             yield self.read(message)
