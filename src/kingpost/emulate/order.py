@@ -186,11 +186,7 @@ class WarpClock:
     def _own(self) -> list[int]:
         """The columns of the active lanes, and of sets of some of them."""
         active = self.warp.active
-        return [
-            column
-            for lanes, column in self.columns.items()
-            if not (np.frombuffer(lanes, bool) & ~active).any()
-        ]
+        return [column for lanes, column in self.columns.items() if not (np.frombuffer(lanes, bool) & ~active).any()]
 
 
 class Order:

@@ -205,7 +205,7 @@ def reuse(groups: int, order: str = "late") -> tuple[int, int]:
 def test_waiting_for_all_but_the_newest_groups() -> None:
     assert reuse(0) == reuse(1) == (1, 2)
     for groups in (2, 3):  # too few are waited for; more than there are, so that none is
-        with found("race", "bulk store from tiles[0]", "reads tiles[0], which block 0, warp 0", "nothing orders the two"):
+        with found("race", "bulk store from tiles[0]", "reads tiles[0], which block 0, warp 0", "nothing orders"):
             reuse(groups, "late")
         with found("race", "overwrites tiles[0], which bulk store from tiles[0]", "may still read"):
             reuse(groups, "early")
