@@ -73,6 +73,11 @@ def joined(x: Knowledge, y: Knowledge) -> Knowledge:
     return np.maximum(x, y)
 
 
+def covers(knows: Knowledge, column: int, event: int, plane: int = KNOWN) -> bool:
+    """Whether somebody who `knows` so much knows of an event in a column; of columns made later, nothing."""
+    return event == 0 or (column < knows.shape[1] and bool(knows[plane, column] >= event))
+
+
 class Clock:
     """What one agent knows, here an asynchronous engine's action. Of its own column it knows everything."""
 
@@ -222,7 +227,7 @@ class Order:
     def column(self, issuer: Knowledge | None = None) -> int:
         if issuer is not None:
             for column, (last, busy) in enumerate(zip(self.last, self.busy)):
-                if not busy and last <= issuer[KNOWN, column]:
+                if not busy and covers(issuer, column, last):
                     self.busy[column] = True
                     return column
         self.last.append(0)
