@@ -298,8 +298,8 @@ def devices() -> list[Device]:
 
 
 def emulators() -> list[EmulatedDevice]:
-    """Every target on the emulator."""
-    return cast(list[EmulatedDevice], list(_family("emulated").present()))
+    """Every device that runs programs on the host and has cases of its kernels, built-in or another package's."""
+    return [cast(EmulatedDevice, device) for device in devices() if hasattr(device, "cases")]
 
 
 def emulator(target: str) -> EmulatedDevice:

@@ -123,7 +123,6 @@ def test_launches_trials_and_numbers() -> None:
     "what, more, error, message",
     [
         (object(), {}, TypeError, "object cannot be checked; a Launch, a Program, a Trial or a Case is wanted"),
-        (reversed_rows(), {"x": np.zeros(64)}, TypeError, "x is float64"),
         (reversed_rows(), {"x": arrays()["x"]}, ValueError, r"arguments are \['x'\]; \['d', 'x'\] are wanted"),
         (reversed_rows(), {"x": [1.0], "d": np.zeros(1)}, TypeError, "x is builtins.list; wanted a numpy array"),
         (reversed_rows(), {**arrays(), "schedules": []}, ValueError, r"schedules is \[\]; at least one of late, early"),

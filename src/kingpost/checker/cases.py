@@ -28,7 +28,9 @@ SHAPE = re.compile(r"\d+(?:x\d+)+")
 
 def cases(target: str | None = None) -> list[Case]:
     """Every kernel in the repository with its operands, on every target or one."""
-    devices = registry.emulators() if target is None else [registry.emulator(target)]
+    devices = [each for each in registry.emulators() if target in (None, each.target.name)]
+    if target is not None and not devices:
+        registry.emulator(target)  # raises, and says what there is
     return [case for device in devices for case in device.cases()]
 
 
