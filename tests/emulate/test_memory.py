@@ -1,9 +1,8 @@
-"""Memory with provenance: who wrote each byte, when and through which proxy."""
+"""Memory with provenance: the event that last wrote each byte, by whom and through which proxy."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from kingpost import emulate
 from kingpost.arrays import view
-from kingpost.emulate import ASYNC, GENERIC, Block, EmulationError, Finding, Late
+from kingpost.emulate import ASYNC, GENERIC, Block, EmulationError, Finding, Late, Report
 from kingpost.emulate.memory import IN_FLIGHT, OBJECT, SHARED_BASE, UNWRITTEN, WRITTEN, GlobalMemory
 from kingpost.formats import F32, U32
 from kingpost.program import Builder, f32, u32
@@ -22,8 +21,10 @@ from .harness import build, found, run
 class Engine:
     """Somebody who touches memory."""
 
-    def __init__(self, number: int = 77) -> None:
-        self.number = number
+    name, source = "engine", None
+
+    def __init__(self, block: Block) -> None:
+        self.clock = block.order.action(None, block.order.nothing())
 
     def fail(self, kind: str, message: str) -> None:
         raise EmulationError(Finding(kind, message, "engine", None))
@@ -34,7 +35,7 @@ def empty_block(*arrays: tuple[str, tuple[int, ...]]) -> Block:
     for name, shape in arrays:
         k.shared(name, shape, F32)
     k.lane  # noqa: B018
-    return Block(k.finish({}), 0, 1, {}, GlobalMemory([], lambda: 0), Late(), Counter())
+    return Block(k.finish({}), 0, 1, {}, GlobalMemory([]), Late(), Report("late"))
 
 
 def found_by_engine(kind: str, message: str) -> Any:
@@ -51,14 +52,15 @@ def test_shared_bytes_know_their_writers() -> None:
 
     block = run(body)
     bytes = block.shared.bytes
-    assert block.agents[:2] == ["warp 0", "warp 1"]
-    names = [None if writer < 0 else block.agents[writer] for writer in bytes.writer[::4]]
-    assert names == ["warp 0"] * 8 + ["warp 1"] * 2 + [None] * 22
+    ledger = block.order.ledger
+    events = [ledger.events[number] for number in bytes.written[::4]]
+    names = [None if event is None else event.agent for event in events]
+    assert names == ["block 0, a warp 0"] * 8 + ["block 0, b warp 1"] * 2 + [None] * 22
+    assert re.match(r"block 0, a warp 0 at test_memory\.py:\d+", str(events[0]))
     assert bytes.state.tolist() == [WRITTEN] * 40 + [UNWRITTEN] * 88
-    assert (bytes.proxy == GENERIC).all()
-    first, second = bytes.time[0], bytes.time[32]
-    assert (bytes.time[:32] == first).all() and (bytes.time[32:40] == second).all() and 0 < first < second
-    assert (bytes.time[40:] == 0).all()
+    first, second = bytes.written[0], bytes.written[32]
+    assert (bytes.written[:32] == first).all() and (bytes.written[32:40] == second).all() and 0 < first < second
+    assert ledger.proxies[[first, second]].tolist() == [GENERIC] * 2 and (bytes.written[40:] == 0).all()
 
 
 def test_later_writes_are_later() -> None:
@@ -68,25 +70,27 @@ def test_later_writes_are_later() -> None:
             k.store(row.at(0), k.new(f32, 1.0))
         k.store(row.at(1), k.new(f32, 1.0))
 
-    time = run(body).shared.bytes.time
-    assert time[4] > time[0] > 1 and time[8] == 0
+    written = run(body).shared.bytes.written
+    assert written[4] > written[0] > 2 and written[8] == 0
 
 
 def test_states_and_proxies() -> None:
     block = empty_block(("row", (8,)))
-    shared, engine = block.shared, Engine()
+    shared, engine, ledger = block.shared, Engine(block), block.order.ledger
     at = np.arange(SHARED_BASE, SHARED_BASE + 16)
     shared.mark(at, IN_FLIGHT, engine)
     with found_by_engine("uninitialised", "reads row[0], which is still being written"):
         shared.read(at, engine)
     shared.write(at, np.arange(16, dtype=np.uint8), engine, ASYNC)
     assert shared.read(at, engine).tolist() == list(range(16))
-    assert set(shared.bytes.proxy[:16]) == {ASYNC} and set(shared.bytes.writer[:16]) == {77}
-    assert set(shared.bytes.proxy[16:]) == {GENERIC} and set(shared.bytes.writer[16:]) == {-1}
+    (event,) = set(shared.bytes.written[:16])
+    assert ledger.proxies[event] == ASYNC and ledger.columns[event] == engine.clock.column
+    assert ledger.events[event].agent == "engine" and set(shared.bytes.written[16:]) == {0}
 
 
 def test_objects_are_neither_read_nor_written() -> None:
-    shared, engine = empty_block(("row", (8,))).shared, Engine()
+    block = empty_block(("row", (8,)))
+    shared, engine = block.shared, Engine(block)
     barrier = np.arange(SHARED_BASE + 8, SHARED_BASE + 16)
     shared.mark(barrier, OBJECT, engine)
     around = np.arange(SHARED_BASE, SHARED_BASE + 32)
@@ -117,14 +121,13 @@ def test_global_bytes_know_their_writers() -> None:
             k.store(k.address(d, k.lane, 4), k.new(u32, 7), offset=16)
 
     block = run(body, d=d, source=source)
-    (start,) = block.memory.provenance  # what is only read is not followed
-    record = block.memory.provenance[start]
-    assert start == view(d).pointer
+    (region,) = (each for each in block.memory.regions if each.start == view(d).pointer)
     written = np.zeros(256, bool)
     written[16:32] = True
-    np.testing.assert_array_equal(record.state == WRITTEN, written)
-    assert {block.agents[number] for number in record.writer[written]} == {"warp 1"}
-    assert (record.writer[~written] == -1).all() and (record.time[written] > 0).all()
+    np.testing.assert_array_equal(region.state == WRITTEN, written)
+    np.testing.assert_array_equal(region.written > 0, written)
+    events = block.order.ledger.events
+    assert {events[number].agent for number in region.written[written]} == {"block 0, b warp 1"}
 
 
 def test_global_memory_is_the_arrays_own() -> None:
@@ -164,11 +167,11 @@ def test_an_empty_array() -> None:
 
 
 def test_a_report_counts_what_ran() -> None:
-    d = np.zeros(32, np.uint32)
+    d = np.zeros(64, np.uint32)
 
     def body(k: Builder, d) -> None:
         with k.loop(5):
-            k.store(k.address(d, k.lane, 4), k.lane)
+            k.store(k.address(d, k.block * 32 + k.lane, 4), k.lane)
         k.shared("row", (4,), U32)
 
     report = emulate.run(build(body, grid=2, d=d))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from kingpost.emulate.memory import GlobalMemory, SharedMemory
-from kingpost.emulate.order import KNOWN, Clock, Knowledge, Order, joined
+from kingpost.emulate.order import KNOWN, Clock, Knowledge, Order, covers, joined
 from kingpost.emulate.report import DeadlockError, EmulationError, Finding, Report
 from kingpost.emulate.schedule import Schedule
 from kingpost.emulate.warp import Wait, Warp
@@ -132,6 +132,7 @@ class Block:
         if len(barrier.arrived) == warps:
             barrier.arrived, barrier.generation = [], generation + 1
             barrier.completion = warp.clock.column, self.order.mark(warp)
+            barrier.gathered = joined(barrier.gathered, self.order.nothing())
             barrier.gathered[KNOWN, warp.clock.column] = self.order.ledger.now
             barrier.completed, barrier.gathered = barrier.gathered, None
         return Wait(
@@ -143,13 +144,13 @@ class Block:
     def _refuse_stranger(self, warp: Warp, identifier: int, barrier: _Barrier) -> None:
         """A warp that does not know of the barrier's last use might as well have come before it."""
         column, event = barrier.completion
-        if event and warp.clock.knowledge()[KNOWN, column] < event:
+        if not covers(warp.clock.knowledge(), column, event):
             warp.fail("barrier shared", f"comes to barrier {identifier}, whose last use by others may not be over")
 
     def visit(self, agent: Warp | Action) -> None:
         """An agent of another block of the cluster is about to reach this one's shared memory."""
         column, event = self.started
-        if agent.clock.knowledge()[KNOWN, column] < event:
+        if not covers(agent.clock.knowledge(), column, event):
             agent.fail("cluster", f"reaches shared memory of block {self.index}, which may not have started: nothing "
                        "orders the two")  # fmt: skip
         if self.left:
@@ -166,7 +167,7 @@ class Block:
         for warp in self.warps:
             knows = joined(knows, warp.clock.altogether())
         for column, (event, agent, source) in self.visits.items():
-            if knows[KNOWN, column] < event:
+            if not covers(knows, column, event):
                 self._refuse_visitor(agent, source)
 
     def _refuse_visitor(self, agent: Warp | Action, source: Source | None) -> NoReturn:

@@ -73,6 +73,11 @@ def joined(x: Knowledge, y: Knowledge) -> Knowledge:
     return np.maximum(x, y)
 
 
+def covers(knows: Knowledge, column: int, event: int, plane: int = KNOWN) -> bool:
+    """Whether somebody who `knows` so much knows of an event in a column; of columns made later, nothing."""
+    return event == 0 or (column < knows.shape[1] and bool(knows[plane, column] >= event))
+
+
 class Clock:
     """What one agent knows, here an asynchronous engine's action. Of its own column it knows everything."""
 
@@ -98,42 +103,31 @@ class Clock:
     def acquire(self, knows: Knowledge) -> None:
         self.knows = joined(self.knows, knows)
 
-    def touch(self, event: int) -> None:
-        """The agent has accessed memory through the generic proxy."""
-
 
 class WarpClock:
     """A warp's clock. Its lanes can part: what some of them learn, the others know once all have converged; and what
     some of them hand on covers their own accesses, and those of the others up to where all last converged.
 
-    So the accesses of each set of lanes have a column of their own, until the next convergence.
+    So the accesses of each set of lanes have a column of their own.
     """
 
     def __init__(self, order: Order, warp: Warp) -> None:
         self.order, self.warp = order, warp
         self.knows = order.nothing()
-        self.columns: dict[bytes, int] = {}  # by set of lanes, since they last converged
-        self.lanes: dict[int, np.ndarray] = {}  # all lanes whose accesses a column has held
+        self.columns: dict[bytes, int] = {}  # by set of lanes
         self.parted: dict[bytes, tuple[np.ndarray, Knowledge]] = {}  # what some lanes know beyond `knows`
         self.converged = 0  # the last event before all lanes last converged
-        self.touched = np.zeros(len(warp.lanes), np.int64)  # each lane's last access
         self.fenced = np.zeros(len(warp.lanes), np.int64)  # the last event before each lane's last proxy fence
         self.engines: set[int] = set()  # columns of engines that write through the generic proxy in this warp's name
 
     @property
     def column(self) -> int:
         """The column of the active lanes' accesses."""
-        active = self.warp.active
-        key = active.tobytes()
+        key = self.warp.active.tobytes()
         if key not in self.columns:
-            column = next((each for each in self.lanes if each not in self.columns.values()), None)
-            if column is None:
-                column = self.order.column()
-                self.lanes[column] = np.zeros_like(active)
-                self.knows = joined(self.knows, self.order.nothing())
-                self.knows[KNOWN, column] = ALWAYS
-            self.columns[key] = column
-            self.lanes[column] = self.lanes[column] | active
+            self.columns[key] = self.order.column()
+            self.knows = joined(self.knows, self.order.nothing())
+            self.knows[KNOWN, self.columns[key]] = ALWAYS
         return self.columns[key]
 
     def knowledge(self) -> Knowledge:
@@ -146,7 +140,7 @@ class WarpClock:
     def release(self) -> Knowledge:
         """What whoever synchronises with the active lanes now gets to know."""
         knows = self.knowledge().copy()
-        for column in self.lanes:
+        for column in self.columns.values():
             knows[KNOWN, column] = self.converged
         for column in self._own():
             knows[KNOWN, column] = self.order.ledger.now
@@ -173,11 +167,7 @@ class WarpClock:
         """All lanes have come together."""
         self.knows = self.altogether()
         self.parted.clear()
-        self.columns.clear()
         self.converged = self.order.ledger.now
-
-    def touch(self, event: int) -> None:
-        self.touched[self.warp.active] = event
 
     def vouch(self, plane: int) -> None:
         """Everything that the active lanes have done so far is known in a plane."""
@@ -189,12 +179,10 @@ class WarpClock:
         self.engines.add(column)
 
     def fence(self) -> None:
-        """The active lanes' accesses so far are fenced; a column's, up to the first that one of its lanes did not."""
+        """The active lanes' accesses so far are fenced; those of a set of lanes, as far as each of them has fenced."""
         self.fenced[self.warp.active] = self.order.ledger.now
-        behind = self.touched > self.fenced
-        for column, lanes in self.lanes.items():
-            late = self.fenced[behind & lanes]
-            self.knows[FENCED, column] = max(late.min(initial=self.order.ledger.now), self.knows[FENCED, column])
+        for lanes, column in self.columns.items():
+            self.knows[FENCED, column] = self.fenced[np.frombuffer(lanes, bool)].min()
         known = joined(self.knowledge(), self.order.nothing())[KNOWN]
         self.knows = joined(self.knows, self.order.nothing())
         for column in self.engines:
@@ -203,11 +191,7 @@ class WarpClock:
     def _own(self) -> list[int]:
         """The columns of the active lanes, and of sets of some of them."""
         active = self.warp.active
-        return [
-            column
-            for lanes, column in self.columns.items()
-            if not (np.frombuffer(lanes, bool) & ~active).any()
-        ]
+        return [column for lanes, column in self.columns.items() if not (np.frombuffer(lanes, bool) & ~active).any()]
 
 
 class Order:
@@ -243,7 +227,7 @@ class Order:
     def column(self, issuer: Knowledge | None = None) -> int:
         if issuer is not None:
             for column, (last, busy) in enumerate(zip(self.last, self.busy)):
-                if not busy and last <= issuer[KNOWN, column]:
+                if not busy and covers(issuer, column, last):
                     self.busy[column] = True
                     return column
         self.last.append(0)
@@ -255,8 +239,6 @@ class Order:
         clock = agent.clock
         event = self.ledger.record(Event(agent.name, agent.source, self.block), clock.column, proxy, adds)
         self.last[clock.column] = event
-        if proxy == GENERIC:
-            clock.touch(event)
         return event
 
     def mark(self, agent: Agent) -> int:

@@ -198,6 +198,8 @@ def test_waves_exchange_over_a_barrier(order: str) -> None:
 def test_a_barrier_does_not_wait_for_memory() -> None:
     with found("uninitialised", "tile"):
         exchanged("late", waits=False)
+    with found("race", "reads tile[", "which ds_write_b32 of block 0, warp", "wrote: nothing orders the two"):
+        exchanged("early", waits=False)
 
 
 def test_alignment() -> None:

@@ -77,13 +77,11 @@ def test_the_whole_kernel_is_fine() -> None:
 
 
 def test_multiplying_before_the_operands_are_there() -> None:
-    found = outcomes(without("mbarrier.try_wait.parity", "math"))
-    assert found["late"] == "uninitialised" and "fine" not in found.values()
+    assert set(outcomes(without("mbarrier.try_wait.parity", "math")).values()) <= {"uninitialised", "race"}
 
 
 def test_loading_into_slots_that_are_still_read() -> None:
-    found = outcomes(without("mbarrier.try_wait.parity", "load"))
-    assert set(found.values()) <= {"uninitialised", "wrong bits", "mbarrier"}
+    assert set(outcomes(without("mbarrier.try_wait.parity", "load")).values()) <= {"race", "mbarrier"}
 
 
 def test_reading_accumulators_before_the_products_are_done() -> None:
@@ -130,8 +128,8 @@ def test_leaving_a_slot_before_its_products_are_done() -> None:
         assert names[0] != names[1] and sorted(names[0]) == sorted(names[1])
         return result
 
-    assert {outcome(broken, "random", seed) for seed in range(SEEDS)} & {"uninitialised", "wrong bits"}
-    assert outcome(broken, "late") in ("uninitialised", "wrong bits")
+    for seed, schedule in enumerate(("late", "early", "random")):
+        assert outcome(broken, schedule, seed) in ("uninitialised", "race")
 
 
 def _arrives(mask: Mask) -> bool:
@@ -144,7 +142,7 @@ def _multiplies(body: list[Node]) -> bool:
 
 def test_ending_before_the_result_has_been_read() -> None:
     found = outcomes(without("cp.async.bulk.wait_group.read", only=lambda i: i.fields["groups"] == 0))
-    assert found["late"] in ("in flight at exit", "wrong bits")
+    assert set(found.values()) <= {"in flight at exit", "race"}
 
 
 def test_staging_the_next_tile_before_the_last_has_been_read() -> None:
@@ -160,11 +158,20 @@ def test_staging_the_next_tile_before_the_last_has_been_read() -> None:
     whole = launch(CONFIG, GIVEN, poisoned(GIVEN, BF16), GRID).program
     broken = changed(whole, change)
     assert len(seen) == 2  # one in the loop over tiles, one at the end
-    assert outcome(lambda program: broken, "late") == "wrong bits"
+    assert {outcome(lambda program: broken, schedule) for schedule in ("late", "early", "random")} == {"race"}
 
 
 def test_storing_before_the_other_warps_have_staged() -> None:
-    assert {"uninitialised", "wrong bits"} & set(outcomes(without("bar.sync")).values())
+    assert set(outcomes(without("bar.sync")).values()) <= {"uninitialised", "race"}
+
+
+@pytest.mark.parametrize("fence, kind", [
+    ("fence.proxy.async.shared::cta", "proxy"), ("fence.mbarrier_init.release.cluster", "mbarrier"),
+    ("wgmma.fence.sync.aligned", "wgmma"),
+])  # fmt: skip
+def test_a_missing_fence(fence: str, kind: str) -> None:
+    """The bits are right, in every order: only what is known of the fences shows it."""
+    assert set(outcomes(without(fence)).values()) == {kind}
 
 
 def test_barriers_that_are_not_initialised() -> None:

@@ -13,6 +13,7 @@ from kingpost.targets.nvidia.isa.common import (
     copy_async_4,
     copy_async_arrive,
     elect,
+    fence_mbarrier_init,
     mbarrier_arrive,
     mbarrier_arrive_expect,
     mbarrier_init,
@@ -35,6 +36,8 @@ def barrier(k: Builder, count: int, name: str = "full") -> SharedArray:
     array = k.shared_barriers(name, 1)
     with k.when(k.warp == 0), one_lane(k):
         mbarrier_init(k, array.at(0), count=count)
+        fence_mbarrier_init(k)
+    k.barrier()
     return array
 
 
@@ -114,7 +117,6 @@ def test_a_hand_over_in_turns(order: str) -> None:
     def body(k: Builder, d) -> None:
         slot, full, empty = k.shared("slot", (4,), F32), barrier(k, 1, "full"), barrier(k, 1, "empty")
         full_at, empty_at, place = full.at(0), empty.at(0), slot.at(0)
-        k.barrier()
         with k.role("writer", warps=1), one_lane(k), k.loop(10) as turn:
             mbarrier_wait(k, empty_at, (turn & 1) ^ 1)
             k.store(place, turn * 5)
@@ -214,6 +216,7 @@ def test_writing_over_a_barrier() -> None:
         full, tile = k.shared_barriers("full", 1), k.shared("tile", (1, 128), U8)
         with one_lane(k):
             mbarrier_init(k, full.at(0), count=1)
+            fence_mbarrier_init(k)
             bulk_load_2d(k, tile.at(0) - 128, source.register, 0, 0, full.at(0), type=source.type)
 
     with found("barrier object", "writes over full[0], a barrier in use"):
@@ -235,7 +238,6 @@ def test_a_missing_arrival_names_who_waits(order: str) -> None:
     def body(k: Builder) -> None:
         full = barrier(k, count=3)
         full_at = full.at(0)
-        k.barrier()
         with k.role("gives", warps=2), one_lane(k):
             mbarrier_arrive(k, full_at)
         with k.role("takes", warps=1):
@@ -337,7 +339,7 @@ def test_copies_by_threads_arrive_when_they_are_done(order: str) -> None:
     block = run(body, order, source=source, d=d)
     np.testing.assert_array_equal(d, source[::2])
     assert states(block) == [(1, 32, 0)]
-    writers = {block.agents[number] for number in block.shared.bytes.writer[:128]}
+    writers = {block.order.ledger.events[number].agent for number in block.shared.bytes.written[:128]}
     assert writers == {"cp.async of block 0, warp 0"}
     with found("uninitialised", "row[0], which is still being written"):
         run(lambda k, source, d: body(k, source, d, wait=False), "late", source=source, d=d)

@@ -8,7 +8,7 @@ import numpy as np
 
 from kingpost.emulate import Action, Block, EmulationError, Finding, Wait, Warp
 from kingpost.emulate.memory import OBJECT, UNWRITTEN
-from kingpost.emulate.order import FENCED, KNOWN, Knowledge, joined
+from kingpost.emulate.order import FENCED, Knowledge, covers, joined
 from kingpost.program import Source
 from kingpost.targets.nvidia.units.planes import INITIALISED
 
@@ -78,8 +78,7 @@ class Mbarriers:
             agent.fail("mbarrier", f"uses {self.name(address)}, which was never initialised")
         state = self.states[address]
         column, event, name, source = state.made
-        knows = agent.clock.knowledge()
-        if knows[KNOWN, column] < event:
+        if not covers(agent.clock.knowledge(), column, event):
             agent.fail("mbarrier", f"uses {self.name(address)}, which {name} at {source} initialises: nothing orders "
                        "the two")  # fmt: skip
         return state
@@ -89,7 +88,7 @@ class Mbarriers:
         state = self.state(agent, address)
         column, event, name, source = state.made
         knows = agent.clock.knowledge()
-        if max(knows[INITIALISED, column], knows[FENCED, column]) < event:
+        if not any(covers(knows, column, event, plane) for plane in (INITIALISED, FENCED)):
             agent.fail("mbarrier", f"has an engine arrive at {self.name(address)}, which {name} at {source} "
                        "initialises without a fence.mbarrier_init after it")  # fmt: skip
         return state
@@ -164,7 +163,7 @@ class Mbarriers:
         """
         assert state.gathered is not None
         for waiter in state.waiters.pop(state.phase - 1, ()):
-            if waiter.passed is None or state.gathered[KNOWN, waiter.column] < waiter.passed:
+            if waiter.passed is None or not covers(state.gathered, waiter.column, waiter.passed):
                 agent.fail(
                     "mbarrier",
                     f"completes phase {state.phase} of {self.name(address)}, while {waiter.name} at {waiter.source} "
