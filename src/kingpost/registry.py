@@ -209,13 +209,15 @@ class Case:
     """A kernel with operands, for whoever checks kernels.
 
     name: unique, the kernel's name first: "sm90_fp8: rows, 64x128". kernel: the program's name. target: "sm_90a".
-    make: a trial with fresh operands, small and always the same.
+    make: a trial with fresh operands, small and always the same. mutants: whether every decision of the program counts
+    in it (rings turn, barriers are used again), so that mutants of the program can be told from it.
     """
 
     name: str
     kernel: str
     target: str
     make: Callable[[], Trial]
+    mutants: bool = True
 
 
 class EmulatedDevice(Device, Protocol):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kingpost.checker import mutation
 from kingpost.checker.verdict import Verdict, verdict
+from kingpost.emulate import search
 from kingpost.registry import Case
 
 ENOUGH = 0.95  # of the mutants that do something else: a kernel of which fewer are caught is not guarded
@@ -44,7 +44,6 @@ def examined(case: Case, cases: Sequence[Case], wish: Wish) -> list[Extra]:
 
 def exhaustive(case: Case, cases: Sequence[Case], wish: Wish) -> Extra:
     """Every order in which the blocks can synchronise."""
-    search = importlib.import_module("kingpost.emulate.search")
     found = search.search_launch(case.make().launch)
     bad = [str(each) for each in found if isinstance(each.outcome, search.Found)]
     unfinished = [str(each) for each in found if isinstance(each.outcome, search.Unfinished) or not each.settled]
@@ -58,8 +57,9 @@ def exhaustive(case: Case, cases: Sequence[Case], wish: Wish) -> Extra:
 
 def mutate(case: Case, cases: Sequence[Case], wish: Wish) -> Extra | None:
     """Every way that the program can be weakened by one decision, or a sample: each until one of its cases shows it.
-    Asked once, of the program's first case; None of the others."""
-    if case is not cases[0]:
+    Asked once, of the program's first case that is for it; None of the others."""
+    cases = [each for each in cases if each.mutants]
+    if not cases or case is not cases[0]:
         return None
     made = mutation.mutants(case.make().launch)
     chosen = made if wish.sample is None else mutation.sample(made, wish.sample, wish.seed)

@@ -1,7 +1,8 @@
 """Hopper's kernels with small operands: every walk, scaling, finish, store and tile, to the bits of its arithmetic.
 
 `PROBLEMS` names what differs between products of the family. The first few come in every configuration that the planner
-can pick, the others in one of them each.
+can pick, the others in one of them each. Mutants are tried on programs of their own, of `WEAKENED`: small, and with two
+stages, so that every slot of every ring is used several times.
 """
 
 from __future__ import annotations
@@ -74,6 +75,22 @@ IN_ONE = {
     "bfloat16, float32, c, bias, alpha": bf16(out=F32, c=True, bias=F32, alpha=True),
 }
 PROBLEMS = IN_EVERY_CONFIGURATION | IN_ONE
+WEAKENED = {  # and of how many math warpgroups the program is; 0: of one that loads less than its rows
+    "block scales": (0, 1, 2),
+    "float32, in place, alpha": (2,),
+    "scales by column": (1,),
+    "ue8m0": (1,),
+    "rows": (1, 2),
+    "ends": (1,),
+    "counts": (1,),
+    "over K, in place": (1,),
+    "bfloat16": (1, 2),
+    "bfloat16, M- and N-major, float32, in place": (2,),
+    "bfloat16, rows": (1,),
+    "bfloat16, ends": (1,),
+    "bfloat16, counts": (2,),
+    "bfloat16, over K": (1,),
+}
 
 
 def cases(arithmetic: Arithmetic) -> list[Case]:
@@ -88,6 +105,8 @@ def cases(arithmetic: Arithmetic) -> list[Case]:
         found.append(_case(name, problem, choice, OF_THREE, arithmetic))
     for name in ("block scales", "bfloat16"):
         found.append(_wrapping(name, PROBLEMS[name], arithmetic))
+    for name, sizes in WEAKENED.items():
+        found += [_turning(name, PROBLEMS[name], warpgroups, arithmetic) for warpgroups in sizes]
     return found
 
 
@@ -110,17 +129,35 @@ def _wrapping(name: str, problem: Problem, arithmetic: Arithmetic) -> Case:
     return _named(f"{name}, {stages} stages and more blocks of K", problem, 5, choice, ALONE, arithmetic)
 
 
-def _named(name: str, problem: Problem, m: int, choice: int, chip: Chip, arithmetic: Arithmetic) -> Case:
+def _turning(name: str, problem: Problem, warpgroups: int, arithmetic: Arithmetic) -> Case:
+    """A small tile of so many math warpgroups, two stages, one buffer, and items enough to turn every ring twice."""
+    tiles = [configuration.tile for configuration in candidates(problem, ALONE)]
+    of_size = [i for i, tile in enumerate(tiles) if (tile.warpgroups if tile.whole else 0) == warpgroups]
+    choice = min(of_size, key=lambda i: _area(problem, i))
+    tile, block = _configuration(problem, choice, ALONE).tile, 128 // problem.a_format.itemsize
+    grouped = problem.groups > 0 and problem.op.startswith("grouped")
+    problem = replace(problem, n=tile.columns * (4 if grouped else 2) + 8, k=3 * block - 48)
+    m = tile.rows + 8 if tile.whole else tile.loaded_rows - 3
+    name = f"{name}, {tile}, two stages"
+    return replace(_named(name, problem, m, choice, ALONE, arithmetic, stages=2, buffers=1), mutants=True)
+
+
+def _named(
+    name: str, problem: Problem, m: int, choice: int, chip: Chip, arithmetic: Arithmetic, **changes: int
+) -> Case:
+    """changes: of the configuration that the planner has."""
     kernel = "sm90_bf16" if problem.a_format is BF16 else "sm90_fp8"
     wanted = functools.cache(partial(_wanted, problem, m, choice, arithmetic))  # once for all schedules
-    make = partial(_trial, problem, m, choice, chip, wanted)
-    return Case(f"{kernel}: {name}", kernel, "sm_90a", make)
+    make = partial(_trial, problem, m, choice, chip, changes, wanted)
+    return Case(f"{kernel}: {name}", kernel, "sm_90a", make, mutants=False)
 
 
-def _trial(problem: Problem, m: int, choice: int, chip: Chip, wanted: Callable[[], np.ndarray]) -> Trial:
+def _trial(
+    problem: Problem, m: int, choice: int, chip: Chip, changes: dict[str, int], wanted: Callable[[], np.ndarray]
+) -> Trial:
     given = sample(problem, m, groups_of(problem, m), seed=choice)
     d = given.result()
-    launch = _configuration(problem, choice, chip).bind(given.operands(d))
+    launch = replace(_configuration(problem, choice, chip), **changes).bind(given.operands(d))
     return Trial(launch, lambda: difference(d, wanted()))
 
 
