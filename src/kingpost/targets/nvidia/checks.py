@@ -8,9 +8,10 @@ stages, so that every slot of every ring is used several times.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -105,9 +106,17 @@ def cases(arithmetic: Arithmetic) -> list[Case]:
         found.append(_case(name, problem, choice, OF_THREE, arithmetic))
     for name in ("block scales", "bfloat16"):
         found.append(_wrapping(name, PROBLEMS[name], arithmetic))
-    for name, sizes in WEAKENED.items():
-        found += [_turning(name, PROBLEMS[name], warpgroups, arithmetic) for warpgroups in sizes]
-    return found
+    return found + weakened(arithmetic)
+
+
+def weakened(arithmetic: Arithmetic, times: int = 1, chip: Chip = ALONE) -> list[Case]:
+    """The cases that mutants are tried on; or those of the same programs, with operands `times` as large each way, for
+    all of a chip's multiprocessors."""
+    return [
+        _turning(name, PROBLEMS[name], warpgroups, arithmetic, times, chip)
+        for name, sizes in WEAKENED.items()
+        for warpgroups in sizes
+    ]
 
 
 def _case(name: str, problem: Problem, choice: int, chip: Chip, arithmetic: Arithmetic) -> Case:
@@ -129,21 +138,27 @@ def _wrapping(name: str, problem: Problem, arithmetic: Arithmetic) -> Case:
     return _named(f"{name}, {stages} stages and more blocks of K", problem, 5, choice, ALONE, arithmetic)
 
 
-def _turning(name: str, problem: Problem, warpgroups: int, arithmetic: Arithmetic) -> Case:
+def _turning(name: str, problem: Problem, warpgroups: int, arithmetic: Arithmetic, times: int, chip: Chip) -> Case:
     """A small tile of so many math warpgroups, two stages, one buffer, and items enough to turn every ring twice."""
-    tiles = [configuration.tile for configuration in candidates(problem, ALONE)]
+    tiles = [_configuration(problem, choice, ALONE).tile for choice in range(len(candidates(problem, ALONE)))]
     of_size = [i for i, tile in enumerate(tiles) if (tile.warpgroups if tile.whole else 0) == warpgroups]
     choice = min(of_size, key=lambda i: _area(problem, i))
     tile, block = _configuration(problem, choice, ALONE).tile, 128 // problem.a_format.itemsize
     grouped = problem.groups > 0 and problem.op.startswith("grouped")
-    problem = replace(problem, n=tile.columns * (4 if grouped else 2) + 8, k=3 * block - 48)
-    m = tile.rows + 8 if tile.whole else tile.loaded_rows - 3
-    name = f"{name}, {tile}, two stages"
-    return replace(_named(name, problem, m, choice, ALONE, arithmetic, stages=2, buffers=1), mutants=True)
+    problem = replace(problem, n=tile.columns * (4 if grouped else 2) * times + 8, k=3 * block * times - 48)
+    m = tile.rows * times + 8 if tile.whole else tile.loaded_rows - 3
+    changes = {"stages": 2, "buffers": 1, "chip": chip}
+    return replace(_named(f"{name}, {tile}, two stages", problem, m, choice, ALONE, arithmetic, changes), mutants=True)
 
 
 def _named(
-    name: str, problem: Problem, m: int, choice: int, chip: Chip, arithmetic: Arithmetic, **changes: int
+    name: str,
+    problem: Problem,
+    m: int,
+    choice: int,
+    chip: Chip,
+    arithmetic: Arithmetic,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Case:
     """changes: of the configuration that the planner has."""
     kernel = "sm90_bf16" if problem.a_format is BF16 else "sm90_fp8"
@@ -153,7 +168,7 @@ def _named(
 
 
 def _trial(
-    problem: Problem, m: int, choice: int, chip: Chip, changes: dict[str, int], wanted: Callable[[], np.ndarray]
+    problem: Problem, m: int, choice: int, chip: Chip, changes: Mapping[str, Any], wanted: Callable[[], np.ndarray]
 ) -> Trial:
     given = sample(problem, m, groups_of(problem, m), seed=choice)
     d = given.result()
