@@ -9,6 +9,9 @@ import pytest
 
 from kingpost.formats import BF16, F16, F32
 from kingpost.program import Launch
+from kingpost.registry import Problem
+from kingpost.targets.nvidia.bf16_candidates import candidates
+from kingpost.targets.nvidia.chip import H200
 
 from ..targets.nvidia.product import same_bits
 from ..targets.nvidia.test_kernel_bf16 import (
@@ -16,7 +19,6 @@ from ..targets.nvidia.test_kernel_bf16 import (
     FINISHES,
     INDICES,
     MAJORS,
-    PICKED,
     Grouped,
     Product,
     config,
@@ -28,6 +30,7 @@ from ..targets.nvidia.test_kernel_bf16 import (
 from .on_gpu import run
 
 pytestmark = pytest.mark.gpu
+PICKED = candidates(Problem("mm", 4096, 7168, BF16, BF16, None, None, BF16), H200)
 
 
 def on_chip(given: Product | Grouped, candidate) -> np.ndarray:
