@@ -42,6 +42,11 @@ def elect(warp: Any) -> Any:
     return warp.lanes == 0
 
 
+@operation("bar.warp.sync 0xffffffff;", converged=True)
+def warp_barrier(warp: Any) -> None:
+    """Wait for all lanes of the warp; what they have read and written happens before what any of them does next."""
+
+
 def _check_named_barrier(barrier: Operand, *, into: Any, threads: int) -> None:
     single("bar.sync")(barrier, into=into)
     want_range("bar.sync", "threads", threads, 32, 1024, multiple=32)
