@@ -70,7 +70,6 @@ def tile_product(k: Builder, *, out: Format) -> None:
     total = k.array(f32, SIDE * SIDE // (k.target.tile_warps * k.lanes), "total")
     k.set(total, 0.0)
     with k.loop(k.ceil_div(depth, BLOCK)) as block:
-        k.barrier()  # the tiles before these have been multiplied
         _copy(k, a_tile, a, a_stride, row, m, block * BLOCK, depth)
         _copy(k, b_tile, b, b_stride, column, n, block * BLOCK, depth)
         part = k.tile_product(a_tile, b_tile)

@@ -158,15 +158,14 @@ def _part(k: Builder, slot: Register, depth: Register, warps: int) -> tuple[Regi
         blocks = k.ceil_div(end - begin, BLOCK)
         k.store(sums.at(0) + group * 4, blocks)
         owned.append((group, begin, end, blocks))
-    k.barrier()
     distance, side = 1, 0
     while distance < MOST_GROUPS:
+        k.barrier()
         for group, *_ in owned:
             total = k.new(u32, k.load(u32, sums.at(side) + group * 4))
             with k.mask(group >= distance):
                 k.emit_portable("add", total, k.load(u32, sums.at(side) + (group - distance) * 4), into=total)
             k.store(sums.at(1 - side) + group * 4, total)
-        k.barrier()
         distance, side = 2 * distance, 1 - side
     for group, begin, end, blocks in owned:
         behind = k.load(u32, sums.at(side) + group * 4)

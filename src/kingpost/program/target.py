@@ -30,8 +30,8 @@ class Target:
     """A chip: its name as the assembler knows it, the lanes of its warp (or wave), the e4m3 that it computes with.
 
     tile_product(k, a, b): a [rows, 128] and b [columns, 128], e4m3 in shared memory as `Builder.tile` declares them and
-    written by any of the block's threads, multiplied from zero by all `tile_warps` warps of a block. Threads meet at a
-    barrier before they overwrite a or b again.
+    written by any of the block's threads, multiplied from zero by all `tile_warps` warps of a block. They meet at a
+    barrier before and after it has read a and b: from then on these may be written again.
     """
 
     name: str

@@ -5,9 +5,8 @@ from __future__ import annotations
 from kingpost.program import Builder, Fragment, Register, Registers, SharedArray, f32, u32
 from kingpost.targets.amd.isa.cdna3 import v_mfma_f32_32x32x16_fp8_fp8
 from kingpost.targets.amd.isa.cdna4 import v_mfma_f32_32x32x64_f8f6f4
-from kingpost.targets.amd.isa.common import ds_read_b64, ds_read_b128, s_nop, s_waitcnt
+from kingpost.targets.amd.isa.common import ds_read_b64, ds_read_b128, s_waitcnt
 from kingpost.targets.amd.isa.layouts import result_places
-from kingpost.targets.amd.units.wait_states import product_wait_states
 
 WARPS = 4
 DEPTH, SIDE = 128, 32  # of K, and rows of one instruction's operands
@@ -16,23 +15,20 @@ RESULT = SIDE * SIDE // 64  # registers of one instruction's result
 
 
 def tile_product(k: Builder, a: SharedArray, b: SharedArray) -> Fragment:
-    """See `kingpost.program.Target`. Rows and columns are multiples of 64; K is added in ascending order.
-
-    Nobody may write to a and b again before a barrier after it.
-    """
+    """See `kingpost.program.Target`. Rows and columns are multiples of 64; K is added in ascending order."""
     for name, array in (("a", a), ("b", b)):
         if len(array.shape) != 2 or array.shape[0] % SQUARE or array.shape[1] != DEPTH or array.swizzle:
             raise ValueError(
                 f"{name} is {array!r}; [rows, {DEPTH}] without a swizzle, rows a multiple of {SQUARE}, is wanted"
             )
-    s_waitcnt(k, vmcnt=0, lgkmcnt=0)  # what this wave has written is there before the others read it
-    k.barrier()
+    k.barrier()  # portable writes are waited for before it
 
     row, half = k.lane % SIDE, k.lane // SIDE
     warp_row, warp_column = k.warp // 2 * SIDE, k.warp % 2 * SIDE
     operands_a = [_read(k, a, warp_row + row, half, start) for start in range(0, a.shape[0], SQUARE)]
     operands_b = [_read(k, b, warp_column + row, half, start) for start in range(0, b.shape[0], SQUARE)]
     s_waitcnt(k, lgkmcnt=0)
+    k.barrier()
 
     values = k.array(f32, RESULT * len(operands_a) * len(operands_b), "product")
     places: list[tuple[int, int]] = []
@@ -40,7 +36,6 @@ def tile_product(k: Builder, a: SharedArray, b: SharedArray) -> Fragment:
         for j, operand_b in enumerate(operands_b):
             _multiply(k, operand_a, operand_b, values[len(places) : len(places) + RESULT])
             places += [(SQUARE * i + below, SQUARE * j + beside) for below, beside in result_places(SIDE)]
-    _wait_for_product(k)
     return Fragment(values, warp_row + half * 4, warp_column + row, tuple(places))
 
 
@@ -64,10 +59,3 @@ def _multiply(k: Builder, a: list[Registers], b: list[Registers], into: Register
     product = v_mfma_f32_32x32x16_fp8_fp8 if k.target.name == "gfx942" else v_mfma_f32_32x32x64_f8f6f4
     for step, (operand_a, operand_b) in enumerate(zip(a, b)):
         product(k, operand_a, operand_b, into if step else 0, into=into)
-
-
-def _wait_for_product(k: Builder) -> None:
-    states = product_wait_states(k.target.name, passes=8 if k.target.name == "gfx942" else 16)
-    while states > 0:
-        s_nop(k, count=min(states, 16) - 1)
-        states -= 16

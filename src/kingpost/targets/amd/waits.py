@@ -7,7 +7,7 @@ weakest wait that is. Wait states are ages as well, in instructions since the re
 
 Sources: LLVM AMDGPU usage, "Memory model gfx942"; CDNA3 ISA, "Manually inserted wait states"; LLVM's hazard
 recogniser, gfx940. Hand-written instructions bring their own waits: what lowered code has in flight is waited for
-before the first of them, and of their own loads, stores and products nothing is known.
+before the first of them. Of their own, only products are known: lowered code waits for their results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Word = tuple[str, int]  # bank and number; ("vcc", 0)
 Ages = dict[tuple[str, Word], int]  # of a kind of event on a register
 
 VECTOR_LIMIT, LDS_LIMIT = 63, 15
-FORGET = 5  # wait states after which no hazard is left
+PRODUCT = 20  # wait states after a product that cover every matrix instruction (units/wait_states.py)
+FORGET = PRODUCT  # wait states after which no hazard is left
 
 _TRANSCENDENTAL = ("v_rcp_", "v_rsq_", "v_sqrt_", "v_exp_", "v_log_", "v_sin_", "v_cos_")
 
@@ -129,6 +130,9 @@ class State:
                     self.written.pop((kind, word), None)
                 for kind in kinds:
                     self.written[kind, word] = 0
+        elif name.startswith("v_mfma"):
+            for word in words(line.writes):
+                self.written["product", word] = 0
         elif name in ("global_store_dwordx4", "global_store_dwordx3"):
             for word in words(line.reads[1:2]):
                 self.written["store", word] = 0
@@ -141,6 +145,8 @@ def _hazards(line: Line) -> Iterator[tuple[int, tuple[str, Word]]]:
     """(wait states wanted, event) for each event that a line must keep a distance from."""
     name = line.operation
     is_vector = name.startswith("v_")
+    if not line.manual:
+        yield from ((PRODUCT, ("product", word)) for word in words((*line.reads, *line.writes)))
     for word in {*words(line.reads), *((hidden, 0) for hidden in line.hidden)}:
         scalar = word[0] in ("s", "vcc")
         if name.startswith(("global_", "buffer_")) and scalar:

@@ -49,9 +49,7 @@ def tile_product(k: Builder, a: SharedArray, b: SharedArray) -> Fragment:
         with k.mask(elect(k)):
             mbarrier_init(k, done, count=1)
             fence_mbarrier_init(k)
-    tensor_fence_before(k)
     k.barrier()
-    tensor_fence_after(k)
     accumulator = k.load(u32, slot)
 
     with k.when(k.warp == 0), k.mask(elect(k)):

@@ -27,5 +27,6 @@ def wgmma_tile(k: Builder, a: SharedArray, b: SharedArray) -> Fragment:
         wgmma(k, a_part, b_part, into=values, n=columns, accumulate=step > 0)
     wgmma_commit(k)
     wgmma_wait(k, groups=0)
+    k.barrier()
     places = tuple((8 * (i // 2 % 2), 8 * (i // 4) + i % 2) for i in range(len(values)))
     return Fragment(values, k.warp * 16 + k.lane // 4, k.lane % 4 * 2, places)

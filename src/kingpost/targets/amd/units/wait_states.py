@@ -124,7 +124,7 @@ def _dependences(instruction: Instruction, hold: _Hold) -> Iterator[tuple[str, O
             yield from () if _is_memory(instruction.operation) else writes
         case _Held.SOURCE:
             yield from () if is_product(instruction.operation) else writes
-        case _Held.PRODUCT:
+        case _Held.PRODUCT if instruction.operation.text is not None:  # for others waits what lowers them
             if _chained(instruction, hold):
                 del reads[_SOURCE_C]
                 writes = [each for each in writes if not hold.registers.same(each[1])]

@@ -128,9 +128,7 @@ class _Tile:
                 mbarrier_init(k, self.loaded, count=1)
                 mbarrier_init(k, self.multiplied, count=1)
                 fence_mbarrier_init(k)
-        tensor_fence_before(k)
         k.barrier()
-        tensor_fence_after(k)
         self.d = k.load(u32, slot)
 
     @contextmanager

@@ -60,6 +60,8 @@ class Mbarriers:
 
     def invalidate(self, warp: Warp, address: int) -> None:
         """Make the barrier ordinary memory again."""
+        if (lanes := int(warp.active.sum())) != 1:
+            warp.fail("mbarrier", f"{lanes} lanes invalidate {self.name(address)}; one is wanted")
         self.state(warp, address)
         del self.states[address]
         bytes = np.arange(address, address + 8)
