@@ -25,6 +25,7 @@ from kingpost.targets.samples import difference, sample
 
 ALONE = replace(H200, multiprocessors=1)  # so that a block has several tiles
 OF_THREE = replace(H200, multiprocessors=3)  # so that blocks have their own, and some one more
+WARP = 32  # groups whose sizes are summed together
 N, K, K_BF16 = 8, 144, 80  # n is set by the tile
 
 
@@ -146,6 +147,10 @@ def _turning(name: str, problem: Problem, warpgroups: int, arithmetic: Arithmeti
     tile, block = _configuration(problem, choice, ALONE).tile, 128 // problem.a_format.itemsize
     grouped = problem.groups > 0 and problem.op.startswith("grouped")
     problem = replace(problem, n=tile.columns * (4 if grouped else 2) * times + 8, k=3 * block * times - 48)
+    if problem.by in ("ends", "counts"):
+        problem = replace(problem, groups=WARP + 3)  # sums over the groups of several lanes' turns
+    if problem.op == "grouped_mm_k":
+        problem = replace(problem, k=problem.k + 2 * block)  # more blocks of the last group than stages
     m = tile.rows * times + 8 if tile.whole else tile.loaded_rows - 3
     changes = {"stages": 2, "buffers": 1, "chip": chip}
     return replace(_named(f"{name}, {tile}, two stages", problem, m, choice, ALONE, arithmetic, changes), mutants=True)
@@ -185,11 +190,12 @@ def groups_of(problem: Problem, m: int) -> Sequence[int] | None:
     """Which of `m` rows, or of K, belong to which group: some empty, some rows or K nobody's; None for no groups."""
     if problem.op == "grouped_mm_k":
         return [16, 16, problem.k - 16]
+    more = problem.groups - 2
     return {
         None: None,
         "rows": [0] * (m // 2) + [2] * (m - m // 2 - 2) + [-1, 7],
-        "ends": [3, 3, m - 2, m - 2],
-        "counts": [m, 0, 5],
+        "ends": [3, 3, *[m - 2] * more],
+        "counts": [m, *[0] * more, 5],
     }[problem.by]
 
 
