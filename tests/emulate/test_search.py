@@ -29,7 +29,9 @@ from kingpost.emulate.skeleton import (
 )
 from kingpost.formats import BF16, U32
 from kingpost.program import Builder, Launch, u32
+from kingpost.targets.nvidia.isa.blackwell import tensor_allocate, tensor_free
 from kingpost.targets.nvidia.isa.common import mbarrier_arrive, mbarrier_init
+from kingpost.targets.nvidia.units.tensor_memory import COLUMNS
 
 from ..targets.nvidia import one_tile, product, test_kernel_bf16
 from ..targets.nvidia.product import Config, operands, poisoned
@@ -473,20 +475,24 @@ def test_a_broken_fp8_kernel() -> None:
 
 
 def test_control_flow_that_depends_on_the_order_is_said() -> None:
-    """A warp arrives at a barrier if it sees what another has written, or has not."""
+    """Two warps allocate tensor memory; one arrives at a barrier if it gets what whoever comes first gets."""
 
     def body(k: Builder) -> None:
-        barrier = k.shared_barriers("done", 1).at(0)
-        word = k.shared("word", (1,), U32).at(0)
+        barrier, slots = k.shared_barriers("done", 1).at(0), k.shared("slots", (2,), U32)
         with k.when(k.warp == 0), k.mask(k.lane == 0):
-            mbarrier_init(k, barrier, count=2)
-            k.store(word, k.new(u32, 0))
+            mbarrier_init(k, barrier, count=1)
         k.barrier()
-        with k.role("writes", warps=1), k.mask(k.lane == 0):
-            k.store(word, k.new(u32, 1))
-        with k.role("reads", warps=1), k.when(k.load(u32, word) == 1), k.mask(k.lane == 0):
-            mbarrier_arrive(k, barrier)
+        for number, role in enumerate(("one", "other")):
+            with k.role(role, warps=1):
+                slot = slots.at(number)
+                tensor_allocate(k, slot, columns=64)
+                address = k.load(u32, slot)
+                k.barrier()  # both have theirs
+                if role == "other":
+                    with k.when(address == COLUMNS - 64), k.mask(k.lane == 0):
+                        mbarrier_arrive(k, barrier)
+                tensor_free(k, address, columns=64)
 
-    (found,) = search_launch(build(body))
+    (found,) = search_launch(build(body, target="sm_100a"))
     assert not found.settled
     assert str(found).endswith("order-dependent control flow: search covers the recorded one only")
