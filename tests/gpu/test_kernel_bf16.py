@@ -51,7 +51,8 @@ def test_every_configuration_in_every_major(candidate, majors: tuple[str, str]) 
 
 @pytest.mark.parametrize("m, n, k", [(1, 8, 8), (1, 4096, 7168), (300, 576, 2112), (64, 2112, 512)])
 def test_shapes(m: int, n: int, k: int) -> None:
-    for candidate in [each for each in PICKED if each.tile.whole][:: len(PICKED) // 2]:
+    picked = [each for each in candidates(Problem("mm", n, k, BF16, BF16, None, None, F32), H200) if each.tile.whole]
+    for candidate in (picked[0], picked[-1]):
         given = product(1, m, n, k, op="mm", out=F32)
         assert same_bits(on_chip(given, candidate), given.expected())
 
