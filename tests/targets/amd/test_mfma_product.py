@@ -171,15 +171,12 @@ def test_a_tile_assembles(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name, message", [("s_waitcnt", "no s_waitcnt lgkmcnt"), ("s_nop", "wait states")])
-def test_a_tile_without_its_waits(name: str, message: str, target: str) -> None:
+def test_a_tile_without_its_waits(target: str) -> None:
     program = tile_program(TARGETS[target], 64, 64)
     a = b = np.zeros((64, DEPTH), TARGETS[target].float8.dtype)
-    for number in reversed(
-        [n for n, i in enumerate(filter(is_wait, program.instructions())) if i.operation.name == name]
-    ):
+    for number in reversed([n for n, _ in enumerate(filter(is_wait, program.instructions()))]):
         program = changed(program, number, lambda instruction: None)
-    with pytest.raises(EmulationError, match=message):
+    with pytest.raises(EmulationError, match="no s_waitcnt lgkmcnt"):
         multiplied(program, a, b, "early")
 
 

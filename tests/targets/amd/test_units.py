@@ -250,26 +250,6 @@ def test_other_instructions_pass_the_time() -> None:
         product_then(lambda *given: after(*given, moves=10))
 
 
-def test_a_line_of_an_array_has_the_lines_before_it() -> None:
-    def copy(k: Builder, total: Registers, nop: int) -> None:
-        other = k.array(f32, 16)
-        k.set(other[12:16], 0.0)  # 4 wait states
-        s_nop(k, count=nop)
-        k.set(other, total[[15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]])
-
-    product_then(lambda k, total, operand, at: copy(k, total, nop=6))
-    with found("wait states", "s_nop for 1 more"):
-        product_then(lambda k, total, operand, at: copy(k, total, nop=5))
-
-    with found("wait states", "s_nop for 3 more"):
-        product_then(lambda k, total, operand, at: (s_nop(k, count=7), k.set(k.array(f32, 16), total)))
-
-
-def test_a_result_is_written_too_early() -> None:
-    with found("wait states", "writes", "s_nop for 11 more"):
-        product_then(lambda k, total, operand, at: k.set(total[5], 0.0))
-
-
 def test_a_chain_of_one_instruction_needs_no_wait() -> None:
     def chain(k: Builder, total: Registers, operand: Registers, at: Register) -> None:
         v_mfma_f32_32x32x16_fp8_fp8(k, operand, operand, total, into=total)

@@ -100,14 +100,11 @@ def exactly(wanted: int, what: str, first: Step, then: Step, target: Target = GF
 USES_OF_A_RESULT: dict[str, Step] = {
     "stored": lambda p: global_store_dwordx4(p.k, p.at, p.total[12:16]),
     "stored to LDS": lambda p: ds_write_b128(p.k, p.lds, p.total[0:4]),
-    "stored by a portable operation in a mask": lambda p: p.masked_store(),
     "added": lambda p: v_pk_add_f32(p.k, p.pair, p.total[2:4], into=p.pair),
-    "moved": lambda p: p.k.set(p.pair[0], p.total[7]),
     "part of C": lambda p: p.small(p.total[4:8], p.total[4:8]),
     "part of C, elsewhere": lambda p: p.small(p.total[4:8], p.other[0:4]),
     "C of another instruction": lambda p: p.half(p.total, p.total),
     "written by a vector instruction": lambda p: v_pk_add_f32(p.k, p.pair, p.pair, into=p.total[14:16]),
-    "written by a portable operation": lambda p: p.k.set(p.total[9], 1.0),
     "written by a product": lambda p: p.large(0, p.total),
     "written by a smaller product": lambda p: p.small(0, p.total[0:4]),
 }
@@ -116,6 +113,19 @@ USES_OF_A_RESULT: dict[str, Step] = {
 @pytest.mark.parametrize("then", USES_OF_A_RESULT.values(), ids=USES_OF_A_RESULT)
 def test_a_result(then: Step) -> None:
     exactly(11, "a product's result", lambda p: p.large(0, p.total), then)
+
+
+LOWERED: dict[str, Step] = {
+    "stored in a mask": lambda p: p.masked_store(),
+    "moved": lambda p: p.k.set(p.pair[0], p.total[7]),
+    "written": lambda p: p.k.set(p.total[9], 1.0),
+}
+
+
+@pytest.mark.parametrize("then", LOWERED.values(), ids=LOWERED)
+def test_a_result_is_waited_for_by_what_is_lowered(then: Step) -> None:
+    """Its s_nop is the lowering's: `test_waits.py`."""
+    distant(lambda p: p.large(0, p.total), then, 0, GFX942)
 
 
 def test_a_result_in_accumulation_registers() -> None:

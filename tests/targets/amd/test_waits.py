@@ -13,6 +13,7 @@ from kingpost.formats import U32
 from kingpost.program import f32, u32
 from kingpost.program.operations import portable
 from kingpost.targets.amd.amdgcn import amdgcn
+from kingpost.targets.amd.isa.cdna3 import v_mfma_f32_32x32x16_fp8_fp8
 from kingpost.targets.amd.isa.common import ds_read_b32, s_waitcnt
 from kingpost.targets.amd.targets import GFX942
 
@@ -166,3 +167,16 @@ def test_arguments_are_there_before_what_is_written_by_hand() -> None:
     lines = lines_of(body, "s_load", "s_waitcnt", "ds_read", scalars={"late": np.uint32(1)})
     by_hand = next(i for i, line in enumerate(lines) if line.startswith("ds_read"))
     assert lines[by_hand - 2].startswith("s_load") and lines[by_hand - 1] == "s_waitcnt lgkmcnt(0)", lines
+
+
+def test_a_product_by_hand_is_waited_for_where_its_result_is_read() -> None:
+    def body(k, d):
+        operand, result = k.array(u32, 2), k.array(f32, 16)
+        k.set(operand, 0)
+        v_mfma_f32_32x32x16_fp8_fp8(k, operand, operand, 0, into=result)
+        k.store(k.address(d, k.lane, 4), result[5])
+
+    code = lines_of(body, "v_", "s_nop", "global_store")
+    after = code[next(i for i, line in enumerate(code) if line.startswith("v_mfma")) + 1 :]
+    states = sum(int(line.split()[1]) + 1 if line.startswith("s_nop") else 1 for line in after[:-1])
+    assert after[-1].startswith("global_store") and states == 20, after

@@ -21,9 +21,7 @@ from kingpost.targets.nvidia.units.mbarrier import Mbarriers
 LARGEST_CLUSTER = 8  # blocks that every GPU can run together
 
 
-@operation(
-    "mov.u32 {d}, %cluster_ctarank;", name="cluster_ctarank", writes={"d": u32}, check=single("cluster_ctarank")
-)
+@operation("mov.u32 {d}, %cluster_ctarank;", name="cluster_ctarank", writes={"d": u32}, check=single("cluster_ctarank"))
 def cluster_rank(warp: Any) -> Any:
     """This block's place in its cluster."""
     return warp.broadcast(np.uint32(warp.block.peers.index(warp.block)))

@@ -54,7 +54,11 @@ def _check_named_barrier(barrier: Operand, *, into: Any, threads: int) -> None:
         want_range("bar.sync", "barrier", int(barrier), 0, 15)
 
 
-@operation("bar.sync {barrier}, {threads};", reads={"barrier": u32}, converged=True, check=_check_named_barrier,
+@operation(
+    "bar.sync {barrier}, {threads};",
+    reads={"barrier": u32},
+    converged=True,
+    check=_check_named_barrier,
     decides=(DELETE, shifted("barrier", 1, own_barrier), *moved("threads", WARP, -WARP)),
 )
 def named_barrier(warp: Any, barrier: Any, *, threads: int) -> Any:
@@ -95,7 +99,10 @@ def _check_wait(address: Operand, parity: Operand, *, into: Any) -> None:
         want_range("mbarrier.try_wait.parity", "parity", int(parity), 0, 1)
 
 
-@operation("mbarrier.init.shared::cta.b64 [{address}], {count};", reads={"address": u32}, check=_check_init,
+@operation(
+    "mbarrier.init.shared::cta.b64 [{address}], {count};",
+    reads={"address": u32},
+    check=_check_init,
     decides=(DELETE, EVERY_LANE, *moved("count", 1, -1), shifted("address", MBARRIER)),
 )
 def mbarrier_init(warp: Any, address: Any, *, count: int) -> None:
@@ -103,7 +110,9 @@ def mbarrier_init(warp: Any, address: Any, *, count: int) -> None:
 
 
 @operation(
-    "mbarrier.inval.shared::cta.b64 [{address}];", reads={"address": u32}, check=single("mbarrier.inval", "address"),
+    "mbarrier.inval.shared::cta.b64 [{address}];",
+    reads={"address": u32},
+    check=single("mbarrier.inval", "address"),
     decides=(DELETE, EVERY_LANE, shifted("address", MBARRIER)),
 )
 def mbarrier_invalidate(warp: Any, address: Any) -> None:
@@ -123,7 +132,9 @@ def mbarrier_arrive(warp: Any, address: Any) -> None:
 
 
 @operation(
-    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};", reads={"address": u32}, check=_check_expect,
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{address}], {bytes};",
+    reads={"address": u32},
+    check=_check_expect,
     decides=(DELETE, EVERY_LANE, *moved("bytes", CHUNK, -CHUNK), shifted("address", MBARRIER)),
 )
 def mbarrier_arrive_expect(warp: Any, address: Any, *, bytes: int) -> None:
