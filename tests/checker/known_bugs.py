@@ -1,0 +1,88 @@
+"""Bugs that other projects have reported, as small programs of our own: each broken, and repaired by what it lacked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kingpost.checker import Report, check
+from kingpost.program import Builder, Target
+
+SCHEDULES = ("late", "early", "random")
+Body = Callable[[Builder, bool], None]  # writes the program; whether repaired
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finding of this kind, which says these words."""
+
+    kind: str
+    words: tuple[str, ...]
+
+
+def found(kind: str, *words: str) -> Found:
+    return Found(kind, words)
+
+
+@dataclass(frozen=True, eq=False)
+class Bug:
+    """report: the project, and the number of the report. broken: what stops the broken program, one of these under each
+    schedule. wanted: what the repaired one leaves in the parameter `d`. given: the other arguments."""
+
+    report: str
+    body: Body
+    broken: tuple[Found, ...]
+    wanted: np.ndarray
+    target: Target | str
+    grid: int
+    given: dict[str, np.ndarray]
+
+    def __str__(self) -> str:
+        return f"{self.report} {self.body.__name__}"
+
+    def check(self, repaired: bool, schedule: str) -> Report:
+        k = Builder(self.body.__name__, self.target)
+        self.body(k, repaired)
+        d = np.full_like(self.wanted, 77)
+
+        def wrong() -> str | None:
+            return None if (d == self.wanted).all() else f"{(d != self.wanted).sum()} values are wrong"
+
+        return check(k.finish({}), schedules=[schedule], grid=self.grid, wrong=wrong, d=d, **self.given)
+
+    def assert_found(self, schedule: str) -> None:
+        """The broken program is stopped, for the right reason, at a line of its own."""
+        report = self.check(False, schedule)
+        (finding,) = report.findings
+        said = str(finding)
+        assert any(finding.kind == each.kind and all(word in said for word in each.words) for each in self.broken), said
+        assert f"{Path(self.body.__code__.co_filename).name}:" in said, said
+
+    def assert_repaired(self, schedule: str) -> None:
+        report = self.check(True, schedule)
+        assert report.clean, str(report)
+
+
+class KnownBugs:
+    """A decorator of bodies, and the bugs that it has made of them."""
+
+    def __init__(self, target: Target | str) -> None:
+        self.target, self.bugs = target, list[Bug]()
+
+    def __call__(
+        self,
+        report: str,
+        *broken: Found,
+        wanted: np.ndarray,
+        target: Target | str | None = None,
+        grid: int = 1,
+        **given: np.ndarray,
+    ) -> Callable[[Body], Body]:
+        def add(body: Body) -> Body:
+            self.bugs.append(Bug(report, body, broken, wanted, target or self.target, grid, given))
+            return body
+
+        return add
