@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from kingpost.checker import Report, check
-from kingpost.program import Builder, Target
+from kingpost.program import Builder, SharedArray, Target
+from kingpost.targets.nvidia.isa.common import elect, fence_mbarrier_init, mbarrier_init
 
+UNORDERED = "nothing orders the two"
 SCHEDULES = ("late", "early", "random")
 Body = Callable[[Builder, bool], None]  # writes the program; whether repaired
 
@@ -86,3 +88,18 @@ class KnownBugs:
             return body
 
         return add
+
+
+# For programs with mbarriers
+
+
+def barriers(k: Builder, number: int, **counts: int) -> list[SharedArray]:
+    """So many mbarriers of each name, by their counts; initialised by one thread before all go on."""
+    made = [k.shared_barriers(name, number) for name in counts]
+    with k.when(k.warp == 0), k.mask(elect(k)):
+        for array, count in zip(made, counts.values()):
+            for i in range(number):
+                mbarrier_init(k, array.at(i), count=count)
+        fence_mbarrier_init(k)
+    k.barrier()
+    return made

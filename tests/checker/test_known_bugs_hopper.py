@@ -1,4 +1,4 @@
-"""Reported bugs of kernels for Hopper and Blackwell: found under every schedule; repaired, clean and right."""
+"""Reported bugs of kernels for Hopper: found under every schedule; repaired, clean and right."""
 
 from __future__ import annotations
 
@@ -13,34 +13,20 @@ from kingpost.targets.nvidia.isa.common import (
     bulk_store_2d,
     bulk_wait_read,
     elect,
-    fence_mbarrier_init,
     fence_proxy_async,
     mbarrier_arrive,
     mbarrier_arrive_expect,
-    mbarrier_init,
     mbarrier_wait,
+    named_barrier,
 )
 from kingpost.targets.nvidia.isa.hopper import matrix_descriptor, wgmma, wgmma_commit, wgmma_fence, wgmma_wait
 
-from .known_bugs import SCHEDULES, Bug, KnownBugs, found
+from .known_bugs import SCHEDULES, UNORDERED, Bug, KnownBugs, barriers, found
 
 known_bug = KnownBugs("sm_90a")
 
-ROWS = np.arange(6 * 32, dtype=np.float32).reshape(6, 32)
-UNORDERED = "nothing orders the two"
 UNFENCED = "that thread's proxy fence between its access and what orders the two is missing"
-
-
-def barriers(k: Builder, **counts: int) -> list[SharedArray]:
-    """mbarriers, one or (name_2=...) more of a name; initialised by one thread before all go on."""
-    made = [k.shared_barriers(name, int(name.partition("_")[2] or 1)) for name in counts]
-    with k.when(k.warp == 0), k.mask(elect(k)):
-        for array, count in zip(made, counts.values()):
-            for i in range(array.shape[0]):
-                mbarrier_init(k, array.at(i), count=count)
-        fence_mbarrier_init(k)
-    k.barrier()
-    return made
+ROWS = np.arange(6 * 32, dtype=np.float32).reshape(6, 32)
 
 
 # Proxies
@@ -66,7 +52,7 @@ def state_written_by_threads_and_stored_after_a_barrier_alone(k: Builder, repair
 def stage_read_by_threads_and_loaded_again(k: Builder, repaired: bool) -> None:
     """Contributions come by turns through two stages, and are added up."""
     x, d = k.tensor_map("x", F32, (1, 32)), k.parameter("d", u64)
-    stage, (full,) = k.shared("stage", (2, 32), F32), barriers(k, full_2=1)
+    stage, (full,) = k.shared("stage", (2, 32), F32), barriers(k, 2, full=1)
     total = k.new(f32, 0.0)
 
     def load(row: int) -> None:
@@ -169,6 +155,7 @@ def operand_of_two_warpgroups_written_when_one_has_waited(k: Builder, repaired: 
         multiply(k, a_tile.at(0), b_tile.at(group * N), total, tile > 0)
         wgmma_commit(k)
         wgmma_wait(k, groups=0)
+        named_barrier(k, group + 1, threads=128)  # the warps of a group have all waited, not those of the other
         if repaired:
             k.barrier()
     store_product(k, k.address(d, group * N, 4), total, k.warp % 4, 2 * N)
@@ -193,7 +180,7 @@ def stage_loaded_again_when_one_warp_has_waited(k: Builder, repaired: bool) -> N
     """wgmma.wait_group waits for the warp's own part of a product: the other three warps' may go on."""
     (maps, tiles), d = operands(k, 1), k.parameter("d", u64)
     k.warps(4)
-    (full,) = barriers(k, full=1)
+    (full,) = barriers(k, 1, full=1)
     total = k.array(f32, 4, "total")
     for tile in range(K_TILES):
         with k.when(k.warp == 0), k.mask(elect(k)):
@@ -215,7 +202,7 @@ def stage_loaded_again_when_one_warp_has_waited(k: Builder, repaired: bool) -> N
            wanted=PRODUCT[:, :N], a=A, b=B[:N])  # fmt: skip
 def stage_released_before_the_wait_for_its_products(k: Builder, repaired: bool) -> None:
     (maps, tiles), d = operands(k, 2), k.parameter("d", u64)
-    full, empty = barriers(k, full_2=1, empty_2=4)
+    full, empty = barriers(k, 2, full=1, empty=4)
 
     def release(slot: int) -> None:
         with k.mask(elect(k)):
@@ -255,7 +242,7 @@ STAGES = 3
 def rendezvous_at_one_barrier_by_one_who_runs_stages_ahead(k: Builder, repaired: bool) -> None:
     """The follower may fill three stages before the leader has come to its first: so the barrier must be threefold."""
     x, d = k.parameter("x", u64), k.parameter("d", u64)
-    met, empty = barriers(k, **({"met_3": 2} if repaired else {"met": 2}), empty_3=1)
+    met, empty = barriers(k, STAGES, met=2, empty=1)
     stages = k.shared("stages", (STAGES, 32), F32)
     slots = STAGES if repaired else 1
 
