@@ -79,12 +79,11 @@ class KnownBugs:
         report: str,
         *broken: Found,
         wanted: np.ndarray,
-        target: Target | str | None = None,
         grid: int = 1,
         **given: np.ndarray,
     ) -> Callable[[Body], Body]:
         def add(body: Body) -> Body:
-            self.bugs.append(Bug(report, body, broken, wanted, target or self.target, grid, given))
+            self.bugs.append(Bug(report, body, broken, wanted, self.target, grid, given))
             return body
 
         return add
