@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from kingpost.checker import Report, check
-from kingpost.program import Builder, SharedArray, Target
+from kingpost.arrays import view
+from kingpost.checker import Trial, assert_clean, check
+from kingpost.emulate.search import Exhausted, search_launch
+from kingpost.program import Builder, Launch, SharedArray, Target
 from kingpost.targets.nvidia.isa.common import elect, fence_mbarrier_init, mbarrier_init
 
 UNORDERED = "nothing orders the two"
@@ -45,27 +47,32 @@ class Bug:
     def __str__(self) -> str:
         return f"{self.report} {self.body.__name__}"
 
-    def check(self, repaired: bool, schedule: str) -> Report:
+    def trial(self, repaired: bool) -> Trial:
         k = Builder(self.body.__name__, self.target)
         self.body(k, repaired)
         d = np.full_like(self.wanted, 77)
+        arguments = {name: view(array) for name, array in {"d": d, **self.given}.items()}
 
         def wrong() -> str | None:
             return None if (d == self.wanted).all() else f"{(d != self.wanted).sum()} values are wrong"
 
-        return check(k.finish({}), schedules=[schedule], grid=self.grid, wrong=wrong, d=d, **self.given)
+        return Trial(Launch.of(k.finish({}), self.grid, **arguments), wrong)
 
     def assert_found(self, schedule: str) -> None:
-        """The broken program is stopped, for the right reason, at a line of its own."""
-        report = self.check(False, schedule)
+        """The broken program is stopped for the right reason, and told a line of its own."""
+        report = check(self.trial(repaired=False), schedules=[schedule])
         (finding,) = report.findings
         said = str(finding)
         assert any(finding.kind == each.kind and all(word in said for word in each.words) for each in self.broken), said
         assert f"{Path(self.body.__code__.co_filename).name}:" in said, said
 
     def assert_repaired(self, schedule: str) -> None:
-        report = self.check(True, schedule)
-        assert report.clean, str(report)
+        assert_clean(self.trial(repaired=True), schedules=[schedule])
+
+    def assert_searched(self) -> None:
+        """No order of the repaired program goes wrong."""
+        (searched,) = search_launch(self.trial(repaired=True).launch)
+        assert isinstance(searched.outcome, Exhausted) and searched.settled, str(searched)
 
 
 class KnownBugs:

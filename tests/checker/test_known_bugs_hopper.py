@@ -279,3 +279,8 @@ def test_a_known_bug_is_found(bug: Bug, schedule: str) -> None:
 @pytest.mark.parametrize("bug", known_bug.bugs, ids=str)
 def test_its_repaired_twin_is_clean(bug: Bug, schedule: str) -> None:
     bug.assert_repaired(schedule)
+
+
+@pytest.mark.parametrize("bug", known_bug.bugs, ids=str)
+def test_no_order_of_its_repaired_twin_goes_wrong(bug: Bug) -> None:
+    bug.assert_searched()
