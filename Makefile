@@ -23,8 +23,8 @@ test: .venv-test/ready $(if $(TORCH),.venv-test/torch)
 	.venv-test/bin/lint-imports
 	.venv-test/bin/python -m pytest -n auto
 
-check: .venv-test/ready
-	.venv-test/bin/kingpost check all
+check: .venv-test/ready  # each run, and one mutant of every program, drawn from seed 0
+	.venv-test/bin/kingpost check all --mutate --sample 1
 
 .venv-demo/ready: pyproject.toml demo-model.txt
 	$(PYTHON) -m venv .venv-demo

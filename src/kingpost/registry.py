@@ -8,9 +8,9 @@ prepared, a launch is a call that takes a stream. Packages bring devices through
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, cast
 
@@ -210,7 +210,8 @@ class Case:
 
     name: unique, the kernel's name first: "sm90_fp8: rows, 64x128". kernel: the program's name. target: "sm_90a".
     make: a trial with fresh operands, small and always the same. mutants: whether every decision of the program counts
-    in it (rings turn, barriers are used again), so that mutants of the program can be told from it.
+    in it (rings turn, barriers are used again), so that mutants of the program can be told from it. harmless: why some do no
+    harm to this program, which no rule in code proves, by class and file as in "delete bar.sync, epilogue.py".
     """
 
     name: str
@@ -218,6 +219,7 @@ class Case:
     target: str
     make: Callable[[], Trial]
     mutants: bool = True
+    harmless: Mapping[str, str] = field(default_factory=dict)
 
 
 class EmulatedDevice(Device, Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kingpost.checker import mutation
@@ -44,7 +45,10 @@ def examined(case: Case, cases: Sequence[Case], wish: Wish) -> list[Extra]:
 
 def exhaustive(case: Case, cases: Sequence[Case], wish: Wish) -> Extra:
     """Every order in which the blocks can synchronise."""
-    found = search.search_launch(case.make().launch)
+    launch = case.make().launch
+    if launch.program.cluster > 1:
+        return Extra("exhaustive", False, "not searched: blocks in clusters are not", (), {})
+    found = search.search_launch(launch)
     bad = [str(each) for each in found if isinstance(each.outcome, search.Found)]
     unfinished = [str(each) for each in found if isinstance(each.outcome, search.Unfinished) or not each.settled]
     states = sum(each.outcome.states for each in found)
@@ -57,7 +61,8 @@ def exhaustive(case: Case, cases: Sequence[Case], wish: Wish) -> Extra:
 
 def mutate(case: Case, cases: Sequence[Case], wish: Wish) -> Extra | None:
     """Every way that the program can be weakened by one decision, or a sample: each until one of its cases shows it.
-    Asked once, of the program's first case that is for it; None of the others."""
+    Asked once, of the program's first case that is for it; None of the others. Of a sample, a miss counts unless the
+    case says why it does no harm."""
     cases = [each for each in cases if each.mutants]
     if not cases or case is not cases[0]:
         return None
@@ -66,14 +71,23 @@ def mutate(case: Case, cases: Sequence[Case], wish: Wish) -> Extra | None:
     results = [(each, _verdict(cases, each, wish)) for each in chosen]
     caught = [each for each, found in results if found.caught]
     equivalent = [f"{each}: {found.equivalent}" for each, found in results if found.equivalent]
-    missed = [str(each) for each, found in results if not found.caught and not found.equivalent]
+    missed = [each for each, found in results if not found.caught and not found.equivalent]
+    sentences = [case.harmless.get(f"{each.what}, {Path(each.source.file).name}") for each in missed]
     share = len(caught) / (len(caught) + len(missed)) if caught or missed else 1.0
-    data = {"mutants": len(made), "run": len(chosen), "caught": len(caught), "equivalent": equivalent, "missed": missed}
+    data = {
+        "mutants": len(made),
+        "run": len(chosen),
+        "caught": len(caught),
+        "equivalent": equivalent,
+        "missed": [str(each) for each in missed],
+    }
     summary = (
         f"{len(caught)} of {len(caught) + len(missed)} mutants caught ({100 * share:.1f} %), "
         f"{len(equivalent)} that do the same"
     )
-    return Extra("mutate", share >= ENOUGH, summary, tuple(f"missed: {each}" for each in missed), data)
+    good = share >= ENOUGH or (wish.sample is not None and all(sentences))
+    details = (f"missed: {each}" + (f": {why}" if why else "") for each, why in zip(missed, sentences))
+    return Extra("mutate", good, summary, tuple(details), data)
 
 
 def _verdict(cases: Sequence[Case], mutant: mutation.Mutant, wish: Wish) -> Verdict:

@@ -331,8 +331,11 @@ def search_launch(launch: Launch, blocks: Iterable[int] | None = None, bound: in
     """Search the skeletons of a launch's blocks (default: all), each distinct one once.
 
     They are recorded while the launch is emulated, late and then early, for its control flow may depend on data; its
-    arrays then hold what they held before. Raises `EmulationError` where the emulator finds something itself.
+    arrays then hold what they held before. Raises `EmulationError` where the emulator finds something itself,
+    ValueError for blocks in clusters: a skeleton is of one block.
     """
+    if launch.program.cluster > 1:
+        raise ValueError(f"launch is of clusters of {launch.program.cluster} blocks; blocks by themselves are wanted")
     chosen = list(range(launch.grid) if blocks is None else blocks)
     late, early = (record(launch, order, chosen) for order in ("late", "early"))
     same: dict[tuple[Skeleton, bool], list[int]] = {}

@@ -98,16 +98,20 @@ class WaitStates:
         now = self.clocks[warp.index]
         pending = [hold for hold in self.holds.get(warp.index, []) if now - hold.clock < hold.wanted]
         self.holds[warp.index] = pending
+        missing: dict[int, str] = {}  # by how many wait states: the most is reported
         for hold in pending:
             for verb, operand in _dependences(instruction, hold):
                 first = _first_common(operand, hold.registers, instruction)
                 if first is not None and now + first - hold.clock < hold.wanted:
                     passed, by = now + first - hold.clock, hold.instruction
-                    warp.fail(
-                        "wait states",
+                    more = hold.wanted - passed
+                    sentence = (
                         f"{verb} {operand!r}, {hold.why.value}, {passed} wait states after {by.operation.name} at "
-                        f"{by.source}; {hold.wanted} are wanted: s_nop for {hold.wanted - passed} more is missing",
+                        f"{by.source}; {hold.wanted} are wanted: s_nop for {more} more is missing"
                     )
+                    missing.setdefault(more, sentence)
+        if missing:
+            warp.fail("wait states", missing[max(missing)])
         self.clocks[warp.index] = now + instruction.elements
 
 
