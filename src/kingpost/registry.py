@@ -210,8 +210,9 @@ class Case:
 
     name: unique, the kernel's name first: "sm90_fp8: rows, 64x128". kernel: the program's name. target: "sm_90a".
     make: a trial with fresh operands, small and always the same. mutants: whether every decision of the program counts
-    in it (rings turn, barriers are used again), so that mutants of the program can be told from it. harmless: why some do
-    no harm to this program, which no rule in code proves, by class and file as in "delete bar.sync, epilogue.py".
+    in it (rings turn, barriers are used again), so that mutants of the program can be told from it. harmless: why some
+    mutants do no harm to this program, which no rule in code proves, by class and file as in "delete bar.sync,
+    epilogue.py".
     """
 
     name: str
