@@ -1,4 +1,4 @@
-"""The demo as a person sees it: progress, errors layer by layer, similarities, one product's bits on a chip, a check."""
+"""The demo as a person sees it: progress, errors by layer, similarities, one product's bits on a chip, a check."""
 
 from collections.abc import Sequence
 from hashlib import sha256

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-import kingpost as kp
+import kingpost
 from kingpost.checker import mutation
 from kingpost.checker.cases import Case, Trial, find
+from kingpost.checker.check import check
 from kingpost.program import Source
 
 KERNEL = "sm90_fp8: block scales, 64x16, two stages"
@@ -25,10 +26,10 @@ def show_weakened(console: Console) -> bool:
         if each.what == FENCE and Path(each.source.file).name == FILE
     )
     console.print(f"\nThe checker reads Hopper's kernel, [bold]{case.kernel}[/], as written, and with one line gone:")
-    whole = kp.check(case)
+    whole = check(case)
     console.print(f"  as written       {'clean' if whole.clean else 'not clean'}, under late, early and random order")
     console.print(f"  without          {line(fence.source)}\n{'':19}{fence.source}", highlight=False)
-    weak = kp.check(weakened(case, fence), schedules=("early",))
+    weak = check(weakened(case, fence), schedules=("early",))
     for finding in weak.findings:
         console.print(f"  [bold green]found[/]            {finding}", highlight=False)
     if weak.clean:
@@ -48,5 +49,5 @@ def weakened(case: Case, mutant: mutation.Mutant) -> Case:
 
 def line(source: Source) -> str:
     """The text of a line of the repository's."""
-    root = Path(kp.__file__).parents[1]
+    root = Path(kingpost.__file__).parents[1]
     return getline(str(root / source.file), source.line).strip()
