@@ -1,6 +1,6 @@
 """Bulk copies of planes on the chip: maps of three dimensions over views of every kind that the driver must take.
 
-Not at places below zero: (0, -2, 0) ended in an illegal instruction on an H200 (driver 580.159.04), which leaves nothing
+Not at places below zero: (0, -2, 0) ended in an illegal instruction on an H200, driver 580.159.04, which left nothing
 for the tests after it; whether it is the load's or the store's is not known yet. No kernel here does that.
 """
 
