@@ -16,12 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kingpost.targets.amd.machine import Line, Reg, Value
+from kingpost.targets.amd.units.wait_states import product_wait_states
 
 Word = tuple[str, int]  # bank and number; ("vcc", 0)
 Ages = dict[tuple[str, Word], int]  # of a kind of event on a register
 
 VECTOR_LIMIT, LDS_LIMIT = 63, 15
-PRODUCT = 20  # wait states after a product that cover every matrix instruction (units/wait_states.py)
+PRODUCT = product_wait_states("gfx950", passes=16)  # the most that any matrix instruction wants
 FORGET = PRODUCT  # wait states after which no hazard is left
 
 _TRANSCENDENTAL = ("v_rcp_", "v_rsq_", "v_sqrt_", "v_exp_", "v_log_", "v_sin_", "v_cos_")

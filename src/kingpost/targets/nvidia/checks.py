@@ -98,11 +98,12 @@ OWN_OR_ORDERED = (
     "each warp reads what it has laid out itself, or the ring orders the items: all must have left a slot before the "
     "next item is laid out"
 )
+MESSAGES_ORDER = "a later group's sum is read when math warps have taken messages of those before"
 HARMLESS = {  # mutants, where a program has few rows, groups or steps
     "delete bar.sync, epilogue.py": OWN_OR_ORDERED,
     "delete barrier, groups.py": "of 32 groups or fewer the same warp fills the table and sums it",
-    "delete barrier, sm90_fp8.py": "a later group's sum is read when math warps have taken messages of those before",
-    "delete barrier, sm90_bf16.py": "a later group's sum is read when math warps have taken messages of those before",
+    "delete barrier, sm90_fp8.py": MESSAGES_ORDER,
+    "delete barrier, sm90_bf16.py": MESSAGES_ORDER,
     "rows -1 in a tensor map, epilogue.py": "a box of 63 rows is cut off at the same row",
     "delete fence.mbarrier_init.release.cluster, sm90_fp8.py": "the proxy fence behind the cleared rows covers it",
     "delete wgmma.fence.sync.aligned, products.py": "nothing touches a register behind the fence before it",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from kingpost.formats import U32
 from kingpost.program import Builder, Register, Registers, f32, u32, u64
@@ -23,7 +22,7 @@ from kingpost.targets.amd.isa.common import (
 )
 from kingpost.targets.amd.targets import GFX950
 
-from .known_bugs import SCHEDULES, UNORDERED, Bug, KnownBugs, found
+from .known_bugs import UNORDERED, KnownBugs, found
 
 known_bug = KnownBugs(GFX950)
 
@@ -235,15 +234,3 @@ def order_of_tiles_that_leaves_some_out(k: Builder, repaired: bool) -> None:
     banded = (band * BAND + inside % BAND) * COLUMNS + inside // BAND
     tile = k.select(k.block < (12 if repaired else 8), banded, k.block)
     k.store(k.address(d, tile * LANES + k.lane, 4), tile)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("bug", known_bug.bugs, ids=str)
-def test_a_known_bug_is_found(bug: Bug, schedule: str) -> None:
-    bug.assert_found(schedule)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("bug", known_bug.bugs, ids=str)
-def test_its_repaired_twin_is_clean(bug: Bug, schedule: str) -> None:
-    bug.assert_repaired(schedule)

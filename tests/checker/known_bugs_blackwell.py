@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from kingpost.formats import E4M3, U8, U32
 from kingpost.program import Builder, Register, Registers, f32, u32, u64
@@ -32,7 +31,7 @@ from kingpost.targets.nvidia.isa.common import (
     mbarrier_wait,
 )
 
-from .known_bugs import SCHEDULES, UNORDERED, Bug, KnownBugs, barriers, found
+from .known_bugs import UNORDERED, KnownBugs, barriers, found
 
 known_bug = KnownBugs("sm_100a")
 
@@ -271,20 +270,3 @@ def barriers_of_a_cluster_initialised_without_a_fence(k: Builder, repaired: bool
         k.store(k.address(d, k.block * 4 + k.lane, 4), k.load(u32, row + k.lane * 4))
     cluster_arrive(k)
     cluster_wait(k)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("bug", known_bug.bugs, ids=str)
-def test_a_known_bug_is_found(bug: Bug, schedule: str) -> None:
-    bug.assert_found(schedule)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("bug", known_bug.bugs, ids=str)
-def test_its_repaired_twin_is_clean(bug: Bug, schedule: str) -> None:
-    bug.assert_repaired(schedule)
-
-
-@pytest.mark.parametrize("bug", [bug for bug in known_bug.bugs if bug.grid == 1], ids=str)
-def test_no_order_of_its_repaired_twin_goes_wrong(bug: Bug) -> None:
-    bug.assert_searched()

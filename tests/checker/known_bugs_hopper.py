@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from kingpost.formats import E4M3, F32
 from kingpost.program import Builder, Register, Registers, SharedArray, f32, swizzle, u32, u64
@@ -21,7 +20,7 @@ from kingpost.targets.nvidia.isa.common import (
 )
 from kingpost.targets.nvidia.isa.hopper import matrix_descriptor, wgmma, wgmma_commit, wgmma_fence, wgmma_wait
 
-from .known_bugs import SCHEDULES, UNORDERED, Bug, KnownBugs, barriers, found
+from .known_bugs import UNORDERED, KnownBugs, barriers, found
 
 known_bug = KnownBugs("sm_90a")
 
@@ -267,20 +266,3 @@ def rendezvous_at_one_barrier_by_one_who_runs_stages_ahead(k: Builder, repaired:
             mbarrier_wait(k, empty.at(turn % STAGES), 1 - turn // STAGES % 2)
             k.store(stages.at(turn % STAGES) + k.lane * 4, k.load(f32, k.address(x, k.lane + 32 * turn, 4)))
             meet(turn)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("bug", known_bug.bugs, ids=str)
-def test_a_known_bug_is_found(bug: Bug, schedule: str) -> None:
-    bug.assert_found(schedule)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("bug", known_bug.bugs, ids=str)
-def test_its_repaired_twin_is_clean(bug: Bug, schedule: str) -> None:
-    bug.assert_repaired(schedule)
-
-
-@pytest.mark.parametrize("bug", known_bug.bugs, ids=str)
-def test_no_order_of_its_repaired_twin_goes_wrong(bug: Bug) -> None:
-    bug.assert_searched()
